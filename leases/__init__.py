@@ -1,0 +1,1 @@
+"""Leases on DynamoDB: exactly one owner per connection, without synchronised clocks."""

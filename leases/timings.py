@@ -1,0 +1,68 @@
+"""The durations of the lease protocol, and the rules that bind them."""
+
+from dataclasses import dataclass, fields
+
+
+class IllegalTimings(ValueError):
+    """A combination of timings under which two workers could own one connection, or none could keep it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Durations in seconds, each named by its role. A combination that breaks a rule cannot be constructed.
+
+    Raises `IllegalTimings`, naming the rule and the values.
+    """
+
+    heartbeat: float = 1.0
+    """R: a session writes its next sequence number this long after the last one."""
+
+    self_fence: float = 5.0
+    """H: a holder emits nothing later than this after it *sent* its last acknowledged heartbeat."""
+
+    drain: float = 1.0
+    """D: nothing that was emitted before the deadline lands later than this after it."""
+
+    takeover: float = 7.0
+    """W: a judge that has watched a sequence number stand still for this long may declare the session dead."""
+
+    judge_poll: float = 0.5
+    """P: a judge reads the sessions that it judges this often."""
+
+    rate_ratio: float = 1.10
+    """ρ: the monotonic clocks of two machines run at rates within this ratio (NTP slews by at most 0.0005)."""
+
+    call_timeout: float = 1.2
+    """The longest that one attempt of a heartbeat may take: connect 0.4 plus read 0.8."""
+
+    give_up: float = 120.0
+    """A session on hold for this long ends itself, since its frames are by then too old to be of use."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not value > 0:
+                raise IllegalTimings(f"{field.name} must be above 0 seconds, but is {value}")
+        if self.rate_ratio < 1:
+            raise IllegalTimings(f"rate_ratio must be at least 1, but is {self.rate_ratio}")
+        needed = self.rate_ratio * (self.self_fence + self.drain)
+        if self.takeover < needed:
+            raise IllegalTimings(
+                f"takeover >= rate_ratio * (self_fence + drain) is broken: {self.takeover} < "
+                f"{self.rate_ratio} * ({self.self_fence} + {self.drain}) = {needed:.3f}; two workers could emit at once"
+            )
+        longest = (self.self_fence - self.call_timeout) / 3
+        if self.heartbeat > longest:
+            raise IllegalTimings(
+                f"heartbeat <= (self_fence - call_timeout) / 3 is broken: {self.heartbeat} > "
+                f"({self.self_fence} - {self.call_timeout}) / 3 = {longest:.3f}; two lost heartbeats would fence the worker"
+            )
+        if self.judge_poll * 2 > self.takeover:
+            raise IllegalTimings(
+                f"2 * judge_poll <= takeover is broken: 2 * {self.judge_poll} > {self.takeover}; no observation could complete"
+            )
+
+    @property
+    def takeover_ms(self) -> int:
+        """W in milliseconds, as the session row carries it: a judge uses the holder's value, never its own."""
+        return round(self.takeover * 1000)
