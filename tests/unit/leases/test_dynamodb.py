@@ -1,0 +1,424 @@
+"""The store, against two implementations of DynamoDB that others wrote: moto in process, and ministack over HTTP."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import boto3
+import pytest
+from botocore.awsrequest import AWSResponse
+from botocore.config import Config
+from moto import mock_aws
+
+from leases.conditions import (
+    Absent,
+    AllOf,
+    AnyOf,
+    Below,
+    Condition,
+    Equals,
+    FewerThan,
+    OneOf,
+    Refused,
+    Unknown,
+    Write,
+    Written,
+)
+from leases.dynamodb import AsyncStore, Table, from_dynamodb, render, to_dynamodb
+from leases.rows import Desired, Key, connection_key, session_key, session_shard
+
+KEY = Key("CONNECTION#a", "LEASE")
+
+
+def client(endpoint: str | None) -> Any:
+    return boto3.client(
+        "dynamodb",
+        endpoint_url=endpoint,
+        region_name="eu-central-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+        config=Config(retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=30),
+    )
+
+
+def wait_for_port(process: subprocess.Popen[bytes], port: int) -> None:
+    for _ in range(600):
+        assert process.poll() is None, "the emulator ended"
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=0.1).close()
+        except OSError:
+            threading.Event().wait(0.1)
+        else:
+            return
+    pytest.fail("the emulator does not listen")
+
+
+@pytest.fixture(scope="module")
+def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    home = tmp_path_factory.mktemp("ministack")
+    environment = os.environ | {
+        "GATEWAY_PORT": str(port),
+        "BIND_HOST": "127.0.0.1",
+        "STATE_DIR": str(home),
+        "TMPDIR": str(home),
+        "LOG_LEVEL": "ERROR",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", "ministack"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            wait_for_port(process, port)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+@pytest.fixture(params=["moto", "ministack"])
+def table(request: pytest.FixtureRequest) -> Iterator[Table]:
+    if request.param == "moto":
+        with mock_aws():
+            yield new_table(None)
+    else:
+        made = new_table(request.getfixturevalue("ministack"))
+        yield made
+        made.client.delete_table(TableName=made.name)
+        made.client.close()
+
+
+def new_table(endpoint: str | None) -> Table:
+    made = Table(client(endpoint), "fleet", "by_owner")
+    made.client.create_table(
+        TableName=made.name,
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in ("pk", "sk", "owner")],
+        KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+        GlobalSecondaryIndexes=[
+            {
+                "IndexName": made.owner_index,
+                "KeySchema": [
+                    {"AttributeName": "owner", "KeyType": "HASH"},
+                    {"AttributeName": "pk", "KeyType": "RANGE"},
+                ],
+                "Projection": {"ProjectionType": "KEYS_ONLY"},
+            }
+        ],
+    )
+    return made
+
+
+def put(key: Key, **attributes: Any) -> Write:
+    return Write(name="put", key=key, condition=Absent("pk"), set=attributes)
+
+
+# Items and rendering
+
+
+ITEM = {
+    "pk": "CONNECTION#a",
+    "desired": Desired.PAUSED,
+    "epoch": 10**37,
+    "negative": -1,
+    "ready": True,
+    "digests": b"\x00\xff",
+    "inbox": frozenset({"a", "b"}),
+    "status": {"state": "OPEN", "attempts": 0, "lastClose": None, "list": ["é", 1, b""]},
+}
+
+
+def test_items_survive_the_round_trip_with_plain_types() -> None:
+    back = from_dynamodb(to_dynamodb(ITEM))
+    assert back == ITEM
+    assert type(back["epoch"]) is int
+    assert type(back["digests"]) is bytes
+    assert type(back["inbox"]) is frozenset
+    assert type(back["ready"]) is bool
+
+
+def test_a_float_is_refused_rather_than_rounded() -> None:
+    with pytest.raises(TypeError):
+        to_dynamodb({"attempts": 0.5})
+
+
+def test_one_name_has_one_placeholder_and_inner_fields_their_own() -> None:
+    write = Write(
+        name="ready",
+        key=KEY,
+        condition=AllOf((Equals("next.nonce", "n"), AnyOf((Absent("owner"), OneOf("owner", ("a", "b")))))),
+        set={"next.ready": True},
+    )
+    assert render("fleet", write) == {
+        "TableName": "fleet",
+        "Key": {"pk": {"S": "CONNECTION#a"}, "sk": {"S": "LEASE"}},
+        "UpdateExpression": "SET #0.#1 = :0",
+        "ConditionExpression": "(#0.#2 = :1) AND ((attribute_not_exists(#3)) OR (#3 IN (:2, :3)))",
+        "ExpressionAttributeNames": {"#0": "next", "#1": "ready", "#2": "nonce", "#3": "owner"},
+        "ExpressionAttributeValues": {":0": {"BOOL": True}, ":1": {"S": "n"}, ":2": {"S": "a"}, ":3": {"S": "b"}},
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+
+
+# Writes
+
+
+def test_a_write_returns_the_row_after_it(table: Table) -> None:
+    assert table.write(put(KEY, owner="FREE#1", epoch=7)) == Written(
+        {"pk": KEY.pk, "sk": KEY.sk, "owner": "FREE#1", "epoch": 7}
+    )
+    changed = Write(
+        name="change",
+        key=KEY,
+        condition=Equals("epoch", 7),
+        set={"epoch": 8, "next": {"nonce": "n"}},
+        remove=("owner",),
+        add={"inbox": frozenset({"x", "y"})},
+    )
+    assert table.write(changed) == Written(
+        {"pk": KEY.pk, "sk": KEY.sk, "epoch": 8, "next": {"nonce": "n"}, "inbox": frozenset({"x", "y"})}
+    )
+    inner = Write(
+        name="inner",
+        key=KEY,
+        condition=Equals("next.nonce", "n"),
+        set={"next.ready": True},
+        delete={"inbox": frozenset({"x", "y"})},
+    )
+    assert table.write(inner) == Written(
+        {"pk": KEY.pk, "sk": KEY.sk, "epoch": 8, "next": {"nonce": "n", "ready": True}}
+    )
+
+
+def test_a_refused_write_changes_nothing_and_returns_the_row_as_it_is(table: Table) -> None:
+    table.write(put(KEY, epoch=7))
+    row = {"pk": KEY.pk, "sk": KEY.sk, "epoch": 7}
+    assert table.write(put(KEY, epoch=9)) == Refused(row)
+    assert table.get(KEY) == row
+
+
+def test_a_condition_on_a_row_that_is_not_there_is_refused_without_an_image(table: Table) -> None:
+    assert table.write(Write(name="w", key=KEY, condition=Equals("epoch", 1), set={"epoch": 2})) == Refused(None)
+    assert table.get(KEY) is None
+
+
+CONDITIONS: list[tuple[Condition, bool]] = [
+    (Equals("epoch", 7), True),
+    (Equals("epoch", 8), False),
+    (Equals("epoch", "7"), False),
+    (Equals("missing", 7), False),
+    (Equals("next.nonce", "n"), True),
+    (Equals("next.missing", "n"), False),
+    (Equals("owner.nonce", "n"), False),
+    (Equals("next", {"nonce": "n", "ready": True}), True),
+    (Equals("next.ready", True), True),
+    (OneOf("owner", ("x", "me")), True),
+    (OneOf("owner", ("x",)), False),
+    (OneOf("missing", ("x",)), False),
+    (Below("epoch", 8), True),
+    (Below("epoch", 7), False),
+    (Below("missing", 7), False),
+    (Absent("missing"), True),
+    (Absent("epoch"), False),
+    (Absent("next.missing"), True),
+    (Absent("missing.inner"), True),
+    (FewerThan("inbox", 3), True),
+    (FewerThan("inbox", 2), False),
+    (AnyOf((Absent("missing"), FewerThan("missing", 2))), True),
+    (AnyOf((Absent("inbox"), FewerThan("inbox", 2))), False),
+    (AllOf((Equals("epoch", 7), Equals("owner", "me"))), True),
+    (AllOf((Equals("epoch", 7), Equals("owner", "x"))), False),
+    (AnyOf((Equals("epoch", 8), Equals("owner", "me"))), True),
+    (AnyOf((Equals("epoch", 8), Equals("owner", "x"))), False),
+    (AllOf((AnyOf((Absent("missing"), Absent("epoch"))), AnyOf((Absent("epoch"), Absent("owner"))))), False),
+    (AnyOf((AllOf((Absent("epoch"), Absent("missing"))), AllOf((Absent("missing"), Absent("other"))))), True),
+]
+
+
+def test_conditions_mean_what_they_say(table: Table) -> None:
+    table.write(put(KEY, epoch=7, owner="me", inbox=frozenset({"a", "b"}), next={"nonce": "n", "ready": True}))
+    for condition, holds in CONDITIONS:
+        outcome = table.write(Write(name="probe", key=KEY, condition=condition, set={"probe": 1}))
+        assert isinstance(outcome, Written) is holds, condition
+
+
+# Transactions
+
+
+def test_a_transaction_applies_all_of_it_or_says_what_was_refused(table: Table) -> None:
+    other = Key("CONNECTION#a", "SPEC#1")
+    assert table.transact((put(KEY, epoch=1), put(other, spec="{}"))) == {}
+    third = Key("CONNECTION#a", "SPEC#2")
+    refused = table.transact((put(third, spec="{}"), put(KEY, epoch=2)))
+    assert refused == {1: Refused({"pk": KEY.pk, "sk": KEY.sk, "epoch": 1})}
+    assert table.get(third) is None
+
+
+# Reads
+
+
+def test_many_rows_in_batches_of_a_hundred_each_once(table: Table) -> None:
+    keys = [connection_key(f"c{number}") for number in range(103)]
+    for key in keys:
+        table.write(put(key, epoch=1))
+    rows = table.get_many([*keys, keys[0], connection_key("absent")])
+    assert set(rows) == set(keys)
+
+
+def test_unprocessed_keys_are_asked_for_again_until_nothing_moves(table: Table) -> None:
+    asked = []
+    rows = {name: to_dynamodb({"pk": f"CONNECTION#{name}", "sk": "LEASE"}) for name in "abc"}
+
+    def answer_one(request: Any, **_: Any) -> Any:
+        asked.append(request.body)
+        first = next(name for name in "abc" if f"CONNECTION#{name}".encode() in request.body)
+        left = [rows[name] for name in "abc" if name > first and f"CONNECTION#{name}".encode() in request.body]
+        done = [] if stuck else [rows[first]]
+        return json_answer({"Responses": {"fleet": done}, "UnprocessedKeys": {"fleet": {"Keys": left}} if left else {}})
+
+    stuck = False
+    table.client.meta.events.register("before-send.dynamodb.BatchGetItem", answer_one)
+    try:
+        assert len(table.get_many([connection_key(name) for name in "abc"])) == 3
+        assert len(asked) == 3
+    finally:
+        table.client.meta.events.unregister("before-send.dynamodb.BatchGetItem", answer_one)
+
+
+def test_the_index_lists_what_an_owner_owns_page_by_page(table: Table) -> None:
+    for number in range(5):
+        table.write(put(connection_key(f"c{number}"), owner="me", epoch=1))
+    table.write(put(connection_key("other"), owner="else", epoch=1))
+    found: list[str] = []
+    start = None
+    while True:
+        page = table.owned_by("me", start, limit=2)
+        assert len(page.items) <= 2
+        found += page.items
+        start = page.next
+        if start is None:
+            break
+    assert found == [f"c{number}" for number in range(5)]
+    assert sorted(table.owners().items) == [*(("else", "other"),), *(("me", f"c{number}") for number in range(5))]
+
+
+def test_sessions_of_a_shard(table: Table) -> None:
+    ids = [f"s{number}" for number in range(12)]
+    for session in ids:
+        table.write(put(session_key(session), seq=0))
+    found = [row["sk"] for shard in range(4) for row in table.sessions(shard).items]
+    assert sorted(found) == sorted(ids)
+    assert all(row["pk"] == session_shard(1) for row in table.sessions(1).items)
+
+
+def test_a_scan_goes_on_where_it_stopped_and_filters(table: Table) -> None:
+    for number in range(7):
+        table.write(put(connection_key(f"c{number}"), status={"state": "OPEN" if number % 2 else "FAILED"}))
+    found, pages, start = [], 0, None
+    while True:
+        page = table.scan(Equals("status.state", "OPEN"), start, limit=2)
+        found += [row["pk"] for row in page.items]
+        pages += 1
+        start = page.next
+        if start is None:
+            break
+    assert sorted(found) == ["CONNECTION#c1", "CONNECTION#c3", "CONNECTION#c5"]
+    assert pages >= 4
+
+
+# What proves nothing
+
+
+class _Raw:
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def stream(self, **_: Any) -> Iterator[bytes]:
+        yield self.body
+
+
+def json_answer(body: Any, status: int = 200) -> Any:
+    headers: Any = {"Content-Type": "application/x-amz-json-1.0"}
+    encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return AWSResponse("https://dynamodb", status, headers, _Raw(encoded))
+
+
+ERRORS = [
+    (400, {"__type": "com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException"}, "Throughput"),
+    (400, {"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingException"}, "ThrottlingException"),
+    (500, {"__type": "com.amazonaws.dynamodb.v20120810#InternalServerError"}, "InternalServerError"),
+    (503, b"<html>Service Unavailable</html>", "503"),
+    (200, b"", "without the row"),
+    (200, {}, "without the row"),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "code"), ERRORS)
+def test_an_error_that_proves_nothing_is_unknown_and_named(status: int, body: Any, code: str) -> None:
+    with mock_aws():
+        table = new_table(None)
+        table.client.meta.events.register("before-send.dynamodb.UpdateItem", lambda **_: json_answer(body, status))
+        with pytest.raises(Unknown, match=code):
+            table.write(put(KEY, epoch=1))
+
+
+def test_a_cancelled_transaction_without_a_refused_condition_is_unknown() -> None:
+    cancelled = {
+        "__type": "com.amazonaws.dynamodb.v20120810#TransactionCanceledException",
+        "CancellationReasons": [{"Code": "None"}, {"Code": "TransactionConflict"}],
+    }
+    with mock_aws():
+        table = new_table(None)
+        table.client.meta.events.register(
+            "before-send.dynamodb.TransactWriteItems", lambda **_: json_answer(cancelled, 400)
+        )
+        with pytest.raises(Unknown, match="TransactionCanceledException"):
+            table.transact((put(KEY, epoch=1),))
+
+
+def test_nobody_listening_is_unknown() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        table = Table(client(f"http://127.0.0.1:{closed.getsockname()[1]}"), "fleet", "by_owner")
+        for call in (
+            lambda: table.write(put(KEY, epoch=1)),
+            lambda: table.transact((put(KEY, epoch=1),)),
+            lambda: table.get(KEY),
+            lambda: table.get_many([KEY]),
+            lambda: table.owned_by("me"),
+            table.owners,
+            lambda: table.sessions(0),
+            lambda: table.scan(Absent("x"), None, 1),
+        ):
+            with pytest.raises(Unknown):
+                call()
+
+
+# The asynchronous shell
+
+
+async def test_the_loop_runs_on_while_a_call_waits() -> None:
+    """The SDK's call is held until the loop has shown that it goes on: it would never return if it blocked the loop."""
+    proceed = threading.Event()
+    with mock_aws(), ThreadPoolExecutor(1) as executor:
+        table = new_table(None)
+        table.client.meta.events.register(
+            "before-send.dynamodb.UpdateItem",
+            lambda **_: None if proceed.wait(30) else pytest.fail("the loop is blocked"),
+        )
+        store = AsyncStore(table, executor)
+        waiting = asyncio.ensure_future(store.write(put(KEY, owner="me", epoch=1)))
+        await asyncio.sleep(0)
+        proceed.set()
+        assert isinstance(await waiting, Written)
+        assert (await store.get(KEY) or {})["epoch"] == 1
+        assert set(await store.get_many([KEY])) == {KEY}
+        assert (await store.owned_by("me", None)).items == ["a"]
+        assert (await store.sessions(0, None)).items == []
