@@ -1,0 +1,16 @@
+"""Entry point of the CDK: `cdk deploy --all`, or `python app.py` to write the templates without the CLI."""
+
+import json
+from pathlib import Path
+
+from aws_cdk import App, Validations
+from cdk_nag import AwsSolutionsChecks
+
+from infrastructure.application import build
+
+# Read here and not only by the CLI, so that every way to run this file makes the same templates. What the CLI was
+# given with -c has precedence.
+app = App(context=json.loads(Path(__file__).with_name("cdk.json").read_text())["context"])
+Validations.of(app).add_plugins(AwsSolutionsChecks(app))
+build(app)
+app.synth()
