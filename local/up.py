@@ -1,0 +1,64 @@
+"""`make local`: the whole system, kept up until it is told to stop."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from local.api import curl_line
+from local.processes import Processes
+from local.system import deployed, system
+
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line says."""
+
+    workers: int
+    settings: Mapping[str, str]
+    """Values in place of those in the template, by the name of the environment variable."""
+    worker_environment: Mapping[str, str]
+    """Further environment of the workers only."""
+    with_parent: bool
+    """Stop when the parent process is gone, however it ended."""
+
+
+def up(options: Options) -> None:
+    """Start everything, print one JSON line, and stay until a signal comes."""
+    parent = os.getppid()
+    with (
+        interrupted_by_signals(),
+        Processes("up") as processes,
+        deployed(processes, options.settings) as stacks,
+        system(stacks, processes, options.worker_environment) as running,
+    ):
+        running.start(options.workers)
+        line = running.describe() | {"logs": str(processes.scratch)}
+        print(json.dumps(line), flush=True)
+        print(f"Up. Stop with Ctrl-C. Try: {curl_line(stacks.api_url)}", file=sys.stderr, flush=True)
+        while not (options.with_parent and os.getppid() != parent):
+            time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP unwind the block as Ctrl-C does, and end quietly."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
