@@ -15,9 +15,7 @@ Resource = Mapping[str, Any]
 LEFT_OUT: Mapping[str, str] = {
     "AWS::ApplicationAutoScaling::ScalableTarget": "refused; the number of tasks is an option of `make local`",
     "AWS::ApplicationAutoScaling::ScalingPolicy": "refused, as above",
-    "AWS::CloudWatch::CompositeAlarm": "refused; no alarm is looked at locally",
     "AWS::EC2::FlowLog": "refused; there is no network",
-    "AWS::ECS::ClusterCapacityProviderAssociations": "refused; tasks run as processes",
     "AWS::Lambda::LayerVersion": "functions run in this virtual environment, which has the packages of the layer",
     "AWS::Logs::QueryDefinition": "refused; nobody reads the logs there",
 }
