@@ -11,6 +11,7 @@ from typing import Any
 
 from leases.rows import Key
 
+
 @dataclass(frozen=True, slots=True)
 class Equals:
     """The attribute is there and has this value."""

@@ -1,4 +1,4 @@
-"""What the lease protocol needs from the outside: a store, a clock, a queue for hints, and somebody who runs connections."""
+"""What the lease protocol needs from outside: a store, a clock, a queue for hints, and who runs the connections."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,6 @@ from typing import Generic, Protocol, TypeVar
 
 from leases.conditions import Refused, Write, Written
 from leases.rows import ConnectionRow, Handoff, Item, Key, Load
-
 
 T = TypeVar("T")
 
@@ -110,11 +109,15 @@ class Grant(Protocol):
 class Runner(Protocol):
     """One connection in this process. It connects and buffers from its start, and emits once it has a grant.
 
-    Without a grant it is a standby. All methods but `settle` and `close` return at once.
+    Without a grant it is a standby. All methods but `settle` and `close` return at once, and none raises. `abort` makes
+    a `settle` or `close` that is under way return.
     """
 
     ready: asyncio.Event
     """Set once the connection is open, subscribed and buffering (a standby may then be made the owner)."""
+
+    exclusive: bool
+    """The upstream tolerates only one socket (`handover: break_before_make`): close this one before another opens."""
 
     def begin(self, grant: Grant, handoff: Handoff | None) -> None:
         """Emit under this grant. With a hand-off: first drop from the buffer what the old owner emitted already."""
@@ -125,7 +128,7 @@ class Runner(Protocol):
         ...
 
     def hold(self) -> None:
-        """The deadline has passed: nothing may be emitted for now. Keep the socket, unless it tolerates no second one."""
+        """The deadline has passed: emit nothing for now. Keep the socket, unless the upstream tolerates no second one."""
         ...
 
     def resume(self) -> None:
@@ -139,7 +142,7 @@ class Runner(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the socket (1001, going away) within the close time-out, and end."""
+        """Close the socket (1001, going away) within the close time-out, and end. A second call does nothing."""
         ...
 
     def abort(self) -> None:

@@ -197,7 +197,12 @@ class Offer:
 
     def to_item(self) -> dict[str, Any]:
         """The `next` attribute."""
-        return {"session": self.session, "nonce": self.nonce, "for_epoch": self.for_epoch, "generation": self.generation}
+        return {
+            "session": self.session,
+            "nonce": self.nonce,
+            "for_epoch": self.for_epoch,
+            "generation": self.generation,
+        }
 
 
 DIGEST_BYTES = 8

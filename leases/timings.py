@@ -55,11 +55,12 @@ class Timings:
         if self.heartbeat > longest:
             raise IllegalTimings(
                 f"heartbeat <= (self_fence - call_timeout) / 3 is broken: {self.heartbeat} > "
-                f"({self.self_fence} - {self.call_timeout}) / 3 = {longest:.3f}; two lost heartbeats would fence the worker"
+                f"({self.self_fence} - {self.call_timeout}) / 3 = {longest:.3f}; two lost ones would fence the worker"
             )
         if self.judge_poll * 2 > self.takeover:
             raise IllegalTimings(
-                f"2 * judge_poll <= takeover is broken: 2 * {self.judge_poll} > {self.takeover}; no observation could complete"
+                f"2 * judge_poll <= takeover is broken: 2 * {self.judge_poll} > {self.takeover}; "
+                "no observation could complete"
             )
 
     @property

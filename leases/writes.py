@@ -105,7 +105,7 @@ def inbox_everything(session: str) -> Write:
     )
 
 
-# Connections: taking
+# Taking a connection
 
 
 def claim(row: ConnectionRow, session: str, nonce: str, strike: bool) -> Write:
@@ -116,14 +116,16 @@ def claim(row: ConnectionRow, session: str, nonce: str, strike: bool) -> Write:
     return Write(
         name="claim",
         key=connection_key(row.connection),
-        condition=AllOf((Equals("owner", row.owner), Equals("epoch", row.epoch), Equals("desired", Desired.RUNNING.value))),
+        condition=AllOf(
+            (Equals("owner", row.owner), Equals("epoch", row.epoch), Equals("desired", Desired.RUNNING.value))
+        ),
         set={"owner": session, "epoch": row.epoch + 1, "grant": nonce}
         | ({"strikes": row.strikes + 1} if strike else {}),
         remove=("next", "handoff"),
     )
 
 
-# Connections: holding
+# Holding a connection
 
 
 def _held(session: str, epoch: int) -> tuple[Condition, Condition]:
@@ -150,7 +152,7 @@ def report(connection: str, session: str, epoch: int, status: Item, strikes: int
     )
 
 
-# Connections: letting go. Only after what was accepted is flushed; from here on nothing of this epoch is emitted.
+# Letting a connection go, once what was accepted is flushed. From here on nothing of this epoch is emitted.
 
 
 def release(connection: str, session: str, epoch: int, cursor: str | None) -> Write:
@@ -189,7 +191,7 @@ def finalize(row: ConnectionRow, status: Item, cursor: str | None, ttl: int) -> 
 
 
 def fail(row: ConnectionRow, status: Item, cursor: str | None) -> Write:
-    """Park a connection that cannot run, with the reason in its status. A change of its request (generation) saves it."""
+    """Park a connection that cannot run, with the reason in its status. A change of its request saves it."""
     return Write(
         name="fail",
         key=connection_key(row.connection),
@@ -199,7 +201,7 @@ def fail(row: ConnectionRow, status: Item, cursor: str | None) -> Write:
     )
 
 
-# Connections: handing over
+# Handing a connection over
 
 
 def offer(row: ConnectionRow, session: str, nonce: str) -> Write:
@@ -227,7 +229,9 @@ def _standing(row: ConnectionRow, offer: Offer) -> AllOf:
 
 def ready(row: ConnectionRow, offer: Offer) -> Write:
     """The standby is connected and buffers. Refused: the offer is gone, so close."""
-    return Write(name="ready", key=connection_key(row.connection), condition=_standing(row, offer), set={"next.ready": True})
+    return Write(
+        name="ready", key=connection_key(row.connection), condition=_standing(row, offer), set={"next.ready": True}
+    )
 
 
 def decline(row: ConnectionRow, offer: Offer) -> Write:
@@ -246,7 +250,7 @@ def withdraw(row: ConnectionRow, offer: Offer) -> Write:
 
 
 def transfer(connection: str, session: str, offer: Offer, cursor: str | None, handoff: Handoff) -> Write:
-    """Make the standby the owner, with what it needs to go on behind the last message. One write, no state in between."""
+    """Make the standby the owner, with what it needs to go on behind the last message. No state in between."""
     return Write(
         name="transfer",
         key=connection_key(connection),
@@ -280,7 +284,7 @@ def regrant(connection: str, session: str, epoch: int, nonce: str) -> Write:
     )
 
 
-# Connections: what the API asks for
+# What the API asks for
 
 
 def change(row: ConnectionRow, desired: Desired, status: Item | None, ttl: int) -> Write:

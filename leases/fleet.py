@@ -1,0 +1,115 @@
+"""The fleet as one member sees it, and the division of its work by rendezvous hashing: nobody leads, all agree.
+
+Disagreement while views differ costs double work and nothing else, since every act is a conditional write.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
+
+from leases.ports import Store
+from leases.rows import SESSION_SHARDS, SessionRow, SessionState
+
+JUDGES = 3
+WARM_JUDGES = 2
+"""Beside its judges, this many more watch a session, so that one who steps in need not begin to watch only then."""
+
+
+def rendezvous(key: str, candidates: Iterable[str]) -> list[str]:
+    """The candidates in the order of their claim to `key` (highest random weight; Thaler and Ravishankar 1996).
+
+    One that goes or comes changes only the keys that it ranks first for.
+    """
+    return sorted(candidates, key=lambda name: blake2b(f"{key}|{name}".encode(), digest_size=8).digest(), reverse=True)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """One listing of all sessions."""
+
+    sessions: Sequence[SessionRow] = ()
+
+    @cached_property
+    def by_id(self) -> dict[str, SessionRow]:
+        """Every session row by its id."""
+        return {row.session: row for row in self.sessions}
+
+    @cached_property
+    def alive(self) -> list[SessionRow]:
+        """Sessions that nobody has declared dead."""
+        return [row for row in self.sessions if row.alive]
+
+    @cached_property
+    def takers(self) -> list[SessionRow]:
+        """Sessions that may be given work: live, of the newest revision with room (an older one would move it again)."""
+        live = [row for row in self.sessions if row.state is SessionState.LIVE]
+        roomy = [row for row in live if row.held < row.capacity]
+        newest = max((row.revision for row in roomy), default=0)
+        return [row for row in live if row.revision >= newest]
+
+    @property
+    def dead(self) -> list[str]:
+        """Ids of sessions that were declared dead within the last day."""
+        return [row.session for row in self.sessions if not row.alive]
+
+    @cached_property
+    def room(self) -> int:
+        """Connections that the takers could still take."""
+        return sum(max(0, row.capacity - row.held) for row in self.takers)
+
+    @cached_property
+    def mean(self) -> float:
+        """Mean load (held / capacity) of the takers."""
+        capacity = sum(row.capacity for row in self.takers)
+        return sum(row.held for row in self.takers) / capacity if capacity else 0.0
+
+    def judges(self, session: str) -> tuple[list[str], list[str]]:
+        """Who judges a session, and who keeps watching it in reserve.
+
+        Sessions of other tasks first, one per task while tasks suffice: what takes a task down must not take all judges.
+        """
+        subject = self.by_id.get(session)
+        others = [row.session for row in self.alive if row.session != session]
+        order = list(self._spread(rendezvous(session, others), subject.task_arn if subject else ""))
+        return order[:JUDGES], order[JUDGES : JUDGES + WARM_JUDGES]
+
+    def _spread(self, ranked: list[str], own_task: str) -> Iterator[str]:
+        tasks: dict[str, list[str]] = {}
+        for session in ranked:
+            tasks.setdefault(self.by_id[session].task_arn, []).append(session)
+        same_task = tasks.pop(own_task, [])
+        while tasks:
+            for task in list(tasks):
+                yield tasks[task].pop(0)
+                if not tasks[task]:
+                    del tasks[task]
+        yield from same_task
+
+    def sweepers(self, key: str) -> list[str]:
+        """Who sweeps the rows under an owner value, in the order in which they step in."""
+        return rendezvous(key, [row.session for row in self.alive])[:2]
+
+
+class FleetView:
+    """The latest listing, for everybody in this process."""
+
+    def __init__(self) -> None:
+        self.current = Fleet()
+
+    async def refresh(self, store: Store) -> None:
+        """List all sessions. Raises `Unknown`; the old listing then stays."""
+        rows: list[SessionRow] = []
+        for shard in range(SESSION_SHARDS):
+            page = await store.sessions(shard, None)
+            rows.extend(map(SessionRow.from_item, page.items))
+            while page.next is not None:
+                page = await store.sessions(shard, page.next)
+                rows.extend(map(SessionRow.from_item, page.items))
+        self.current = Fleet(rows)
+
+    def bury(self, session: str) -> None:
+        """A session is known to be dead before the next listing shows it."""
+        self.current = Fleet(
+            [replace(row, state=SessionState.DEAD) if row.session == session else row for row in self.current.sessions]
+        )

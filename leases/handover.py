@@ -1,0 +1,133 @@
+"""Moving a connection to another session without losing or doubling a message.
+
+1. The owner offers the connection: one conditional write, `next`, and a hint in the target's inbox.
+2. The target connects, subscribes, buffers, and writes `next.ready`. It is a standby now: two sockets, one emitter.
+3. The owner reads that the target is live, stops reading, flushes, and writes `transfer`: one write makes the target
+   the owner, in a new epoch, and leaves the digests of the last messages. Until its outcome is known, nobody emits.
+4. The target reads that it is the owner, drops from its buffer what those digests name, and emits the rest.
+
+There is no state in between that could wedge: before the transfer the owner owns, after it the target does, and either
+one's death is settled like any other. A refused transfer ends in `regrant`: the owner goes on, in a new epoch.
+"""
+
+import asyncio
+from dataclasses import replace
+
+from leases import events, writes
+from leases.conditions import Refused, Unknown, Written
+from leases.holding import Holding, Phase
+from leases.holdings import Holdings
+from leases.ports import Clock
+from leases.rows import ConnectionRow, Offer, SessionRow, SessionState, session_key
+
+OFFER_SECONDS = 15.0
+"""How long an owner waits for a standby to become ready before it takes its offer back."""
+SETTLING_ATTEMPTS = 5
+
+
+class HandOver:
+    """Gives connections of one session to others."""
+
+    def __init__(self, holdings: Holdings, clock: Clock, observer: events.Observer) -> None:
+        self._holdings = holdings
+        self._clock = clock
+        self._observer = observer
+
+    async def give(self, connection: str, target: str) -> bool:
+        """Hand a connection over to a session. True: this session need not think of it any more."""
+        async with self._holdings.lock(connection):
+            holding = self._owned(connection)
+            if holding is None:
+                return True
+            offer = await self._offer(holding, target)
+            if offer is None:
+                return self._owned(connection) is None
+            answer = holding.answer = asyncio.get_running_loop().create_future()
+        await self._holdings.tell(target, connection)
+        await asyncio.wait((answer,), timeout=OFFER_SECONDS)
+        ready = answer.done() and answer.result()
+        async with self._holdings.lock(connection):
+            holding.answer = None
+            if self._owned(connection) is not holding or holding.offer is not offer:
+                return self._owned(connection) is None
+            if not ready:
+                await self._take_back(holding, offer, "the standby declined, or was not ready in time")
+                return False
+            return await self._transfer(holding, offer)
+
+    def _owned(self, connection: str) -> Holding | None:
+        holding = self._holdings.get(connection)
+        return holding if holding is not None and holding.phase is Phase.HELD else None
+
+    async def _offer(self, holding: Holding, target: str) -> Offer | None:
+        nonce = self._holdings.new_id()
+        try:
+            result = await self._holdings.insist.write(
+                writes.offer(holding.row, target, nonce), attempts=SETTLING_ATTEMPTS
+            )
+        except Unknown:
+            return None
+        row = None if result.image is None else ConnectionRow.from_item(result.image)
+        if row is None or row.offer is None or row.offer.nonce != nonce:
+            self._holdings.look_later(holding.connection)
+            if row is not None and (row.owner, row.epoch) == (holding.row.owner, holding.epoch):
+                holding.row = replace(holding.row, offer=row.offer)
+            return None
+        holding.row = replace(holding.row, offer=row.offer)
+        holding.offer = row.offer
+        self._observer.saw(events.Offered(holding.connection, target))
+        return row.offer
+
+    async def _take_back(self, holding: Holding, offer: Offer, reason: str) -> None:
+        holding.offer = None
+        self._observer.saw(events.OfferEnded(holding.connection, reason))
+        try:
+            result = await self._holdings.insist.write(writes.withdraw(holding.row, offer), attempts=SETTLING_ATTEMPTS)
+        except Unknown:
+            return
+        if isinstance(result, Written):
+            holding.row = replace(holding.row, offer=None)
+        else:
+            self._holdings.look_later(holding.connection)
+
+    async def _transfer(self, holding: Holding, offer: Offer) -> bool:
+        if not await self._live(offer.session):
+            await self._take_back(holding, offer, "the target is not live")
+            return False
+        stopped_at = self._clock.now()
+        remains = await holding.settle()
+        if remains is None:
+            return True
+        write = writes.transfer(holding.connection, str(holding.row.owner), offer, remains.cursor, remains.handoff)
+        result = await self._holdings.insist.write(write)
+        row = None if result.image is None else ConnectionRow.from_item(result.image)
+        if row is not None and (row.owner, row.epoch) == (holding.row.owner, holding.epoch):
+            return await self._regrant(holding)
+        self._holdings.forget(holding)
+        self._holdings.close_later(holding)
+        await self._holdings.tell(offer.session, holding.connection)
+        silent = self._clock.now() - stopped_at
+        self._observer.saw(events.Transferred(holding.connection, offer.for_epoch + 1, offer.session, silent))
+        return True
+
+    async def _live(self, session: str) -> bool:
+        try:
+            item = await self._holdings.store.get(session_key(session))
+        except Unknown as unknown:
+            self._observer.saw(events.StoreFailed("read of the target's session", str(unknown)))
+            return False
+        return item is not None and SessionRow.from_item(item).state is SessionState.LIVE
+
+    async def _regrant(self, holding: Holding) -> bool:
+        """The transfer was refused: go on here, in a new epoch, which fences a transfer that is still on its way."""
+        nonce = self._holdings.new_id()
+        write = writes.regrant(holding.connection, str(holding.row.owner), holding.epoch, nonce)
+        result = await self._holdings.insist.write(write)
+        row = None if result.image is None else ConnectionRow.from_item(result.image)
+        if row is None or (isinstance(result, Refused) and row.grant != nonce):
+            self._holdings.abort(holding, "regrant refused")
+            return True
+        self._observer.saw(events.Regranted(holding.connection, row.epoch))
+        holding.begin(replace(row, generation=holding.row.generation), self._clock.now())
+        self._holdings.look_later(holding.connection)
+        return False

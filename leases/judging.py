@@ -1,0 +1,133 @@
+"""The judge at work: watches, keeps the listing of the fleet fresh, pronounces, and sees to the orphans."""
+
+import asyncio
+
+from leases import events, writes
+from leases.clock import Continuity
+from leases.conditions import Unknown, Written
+from leases.fleet import FleetView
+from leases.judge import Judge, Verdict
+from leases.ports import Clock, Store
+from leases.rows import DeadBy, SessionRow, session_key
+from leases.session import Session
+from leases.sweeper import Sweeper
+from leases.timings import Timings
+
+LIST_SECONDS = 10.0
+PATIENCE_OF_ALL = 3
+"""Whoever sees a session stand still in the listing for this many takeover times acts, judge or not: when most of a
+fleet dies at once, all three judges of a session may be among the dead."""
+
+
+class Judging:
+    """Watches other sessions on behalf of one session."""
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        store: Store,
+        clock: Clock,
+        timings: Timings,
+        view: FleetView,
+        sweeper: Sweeper,
+        observer: events.Observer,
+    ) -> None:
+        self._session = session
+        self._store = store
+        self._clock = clock
+        self._poll = timings.judge_poll
+        self._view = view
+        self._sweeper = sweeper
+        self._observer = observer
+        own_gap = 2 * timings.heartbeat
+        self._judge = Judge(patience=1, gap=2 * timings.judge_poll, own_gap=own_gap)
+        self._everybody = Judge(patience=PATIENCE_OF_ALL, gap=2 * LIST_SECONDS, own_gap=own_gap)
+        self._continuity = Continuity(clock)
+
+    async def run(self) -> None:
+        """Judge, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._list())
+            tasks.create_task(self._watch())
+
+    async def _list(self) -> None:
+        while True:
+            try:
+                await self._view.refresh(self._store)
+            except Unknown as unknown:
+                self._observer.saw(events.StoreFailed("list", str(unknown)))
+                await asyncio.sleep(self._poll)
+                continue
+            now = self._clock.now()
+            self._everybody.own_heartbeat(self._session.acknowledged_at)
+            for row in self._others():
+                self._everybody.read(row, now)
+            self._everybody.keep(frozenset(row.session for row in self._others()))
+            for verdict in self._everybody.verdicts(now):
+                await self._pronounce(verdict, self._everybody)
+            await asyncio.sleep(LIST_SECONDS)
+
+    async def _watch(self) -> None:
+        while True:
+            due = self._clock.now() + self._poll
+            await asyncio.sleep(self._poll)
+            if self._clock.now() > due + self._poll or self._continuity.broken():
+                self._judge.interrupted()
+            self._judge.own_heartbeat(self._session.acknowledged_at)
+            judged, watched = self._duties()
+            self._judge.keep(frozenset(watched))
+            if not watched:
+                continue
+            try:
+                items = await self._store.get_many([session_key(session) for session in watched])
+            except Unknown as unknown:
+                self._observer.saw(events.StoreFailed("watch", str(unknown)))
+                continue
+            now = self._clock.now()
+            for row in map(SessionRow.from_item, items.values()):
+                self._judge.read(row, now)
+                if not row.alive:
+                    await self._found_dead(row.session)
+            self._judge.own_heartbeat(self._session.acknowledged_at)
+            for verdict in self._judge.verdicts(now):
+                if verdict.session in judged:
+                    await self._pronounce(verdict, self._judge)
+
+    def _others(self) -> list[SessionRow]:
+        return [row for row in self._view.current.alive if row.session != self._session.id]
+
+    def _duties(self) -> tuple[set[str], list[str]]:
+        """The sessions that this one judges, and those that it watches."""
+        judged: set[str] = set()
+        watched: list[str] = []
+        for row in self._others():
+            judges, reserve = self._view.current.judges(row.session)
+            if self._session.id in judges:
+                judged.add(row.session)
+            if self._session.id in judges or self._session.id in reserve:
+                watched.append(row.session)
+        return judged, watched
+
+    async def _pronounce(self, verdict: Verdict, judge: Judge) -> None:
+        """Sent once: if the answer is lost, the next reading tells what came of it."""
+        judge.forget(verdict.session)
+        ttl = int(self._clock.wall()) + writes.DEAD_ROW_SECONDS
+        write = writes.declare_dead(verdict.session, DeadBy.JUDGE, verdict.seq, ttl)
+        try:
+            result = await self._store.write(write)
+        except Unknown as unknown:
+            self._observer.saw(events.StoreFailed("declare_dead", str(unknown)))
+            return
+        if not isinstance(result, Written):
+            self._observer.saw(events.VerdictRefused(verdict.session))
+            return
+        self._observer.saw(events.DeclaredDead(verdict.session, verdict.silent))
+        self._view.bury(verdict.session)
+        await self._sweeper.sweep(verdict.session)
+
+    async def _found_dead(self, session: str) -> None:
+        """Somebody else ended it. Whoever is first in line sweeps now, not only in the next round."""
+        self._view.bury(session)
+        if self._view.current.sweepers(session)[:1] == [self._session.id]:
+            await self._sweeper.sweep(session)

@@ -1,0 +1,284 @@
+"""One process as a member of the fleet: one session after the other, each with heartbeat, judging, sweeps and audits.
+
+`Member.run` is the whole of it. A session that is lost is dropped at once, with all that it held; a new one follows.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from leases import events, writes
+from leases.conditions import Unknown
+from leases.fleet import FleetView
+from leases.handover import HandOver
+from leases.holdings import Considered, Holdings
+from leases.judging import Judging
+from leases.persist import Persistent
+from leases.placement import Targets
+from leases.ports import Clock, Hints, Host, Store
+from leases.rows import DeadBy, Load, SessionRow, SessionState
+from leases.session import Session, SessionOver
+from leases.sweeper import Sweeper
+from leases.timings import Timings
+
+AUDIT_SECONDS = 60.0
+WATCH_SECONDS = 0.5
+HAND_OVERS_AT_ONCE = 128
+TRIES = 3
+LAST_RELEASE_SECONDS = 15.0
+"""After the drain deadline: the time for releasing what is left, well inside the stop timeout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a process says of itself in its session row."""
+
+    task_arn: str
+    revision: int
+    capacity: int
+
+
+class Member:
+    """A member of the fleet. `new_session` gives the id of each session, once whoever reaps this process knows it."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        store: Store,
+        heartbeat_store: Store,
+        hints: Hints,
+        clock: Clock,
+        timings: Timings,
+        rng: Random,
+        host: Host,
+        observer: events.Observer,
+        new_session: Callable[[], Awaitable[str]],
+        new_id: Callable[[], str],
+        drain_seconds: float = 90.0,
+    ) -> None:
+        self._identity = identity
+        self._store = store
+        self._heartbeat_store = heartbeat_store
+        self._hints = hints
+        self._clock = clock
+        self._timings = timings
+        self._rng = rng
+        self._host = host
+        self._observer = observer
+        self._new_session = new_session
+        self._new_id = new_id
+        self._drain_seconds = drain_seconds
+        self._stopping = asyncio.Event()
+        self.holdings: Holdings | None = None
+        """What the present session holds; None between sessions."""
+        self.view = FleetView()
+
+    def stop(self) -> None:
+        """Drain, then end. A second call changes nothing."""
+        self._stopping.set()
+
+    @property
+    def room(self) -> int:
+        """Connections that may be taken now."""
+        return self.holdings.room if self.holdings is not None else 0
+
+    async def consider(self, connections: list[str]) -> dict[str, Considered]:
+        """Look at connections that may want an owner. Raises `Unknown`."""
+        holdings = self.holdings
+        if holdings is None:
+            return dict.fromkeys(connections, Considered.LATER)
+        rows = await holdings.rows(connections)
+        done = {name: Considered.DONE for name in connections if name not in rows}
+        outcomes = await asyncio.gather(*(holdings.consider(row) for row in rows.values()))
+        return done | dict(zip(rows, outcomes, strict=True))
+
+    async def run(self) -> None:
+        """Be a member until stopped and drained."""
+        while not self._stopping.is_set():
+            session = await self._open()
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    await self._serve(session, tasks)
+            except* SessionOver:
+                await self._bury(session)
+            finally:
+                self.holdings = None
+
+    async def _open(self) -> Session:
+        while True:
+            row = SessionRow(
+                session=await self._new_session(),
+                state=SessionState.LIVE,
+                seq=0,
+                takeover_ms=self._timings.takeover_ms,
+                capacity=self._identity.capacity,
+                held=0,
+                rate=0,
+                revision=self._identity.revision,
+                task_arn=self._identity.task_arn,
+                inbox=frozenset(),
+                opened_at=int(self._clock.wall()),
+            )
+            session = Session(
+                row,
+                store=self._heartbeat_store,
+                clock=self._clock,
+                timings=self._timings,
+                rng=self._rng,
+                load=self._load,
+                observer=self._observer,
+            )
+            try:
+                if await session.open():
+                    return session
+            except Unknown as unknown:
+                self._observer.saw(events.StoreFailed("open", str(unknown)))
+                await asyncio.sleep(self._rng.uniform(0, self._timings.heartbeat))
+
+    def _load(self) -> Load:
+        return replace(self._host.load(), held=len(self.holdings) if self.holdings is not None else 0)
+
+    async def _bury(self, session: Session) -> None:
+        """Make it known that a lost session is dead, if it is not: whoever reads that may claim at once."""
+        ttl = int(self._clock.wall()) + writes.DEAD_ROW_SECONDS
+        write = writes.declare_dead(session.id, DeadBy.SELF, None, ttl)
+        await Persistent(self._store, self._rng, self._observer).write(write)
+
+    async def _serve(self, session: Session, tasks: asyncio.TaskGroup) -> None:
+        holdings = Holdings(
+            session,
+            store=self._store,
+            hints=self._hints,
+            clock=self._clock,
+            timings=self._timings,
+            rng=self._rng,
+            host=self._host,
+            observer=self._observer,
+            spawn=tasks.create_task,
+            new_id=self._new_id,
+        )
+        self.holdings = holdings
+        sweeper = Sweeper(holdings, self._clock, self._observer, self.view)
+        judging = Judging(
+            session,
+            store=self._store,
+            clock=self._clock,
+            timings=self._timings,
+            view=self.view,
+            sweeper=sweeper,
+            observer=self._observer,
+        )
+        loops: list[Coroutine[Any, Any, None]] = [
+            self._live(session, holdings),
+            holdings.scribe.run(),
+            self._read_inbox(session, holdings),
+            self._hold_and_resume(session, holdings),
+            self._repeat(AUDIT_SECONDS, holdings.audit),
+            self._repeat(WATCH_SECONDS, holdings.watch_offers),
+            sweeper.run(),
+            judging.run(),
+            self._pass_on_stop(session),
+        ]
+        running = [tasks.create_task(loop) for loop in loops]
+        await session.draining.wait()
+        await self._drain(session, holdings, tasks)
+        for loop in running:
+            loop.cancel()
+        await self._bury(session)
+
+    async def _live(self, session: Session, holdings: Holdings) -> None:
+        try:
+            await session.run()
+        except SessionOver as over:
+            self._observer.saw(events.SessionLost(session.id, len(holdings), str(over)))
+            holdings.abort_all()
+            raise
+
+    async def _repeat(self, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds * self._rng.uniform(0.9, 1))
+            try:
+                await act()
+            except Unknown as unknown:
+                self._observer.saw(events.StoreFailed(act.__name__, str(unknown)))
+
+    async def _read_inbox(self, session: Session, holdings: Holdings) -> None:
+        while True:
+            connections = await session.inbox.get()
+            while True:
+                try:
+                    await holdings.look(connections)
+                    break
+                except Unknown as unknown:
+                    self._observer.saw(events.StoreFailed("inbox", str(unknown)))
+                    await asyncio.sleep(self._rng.uniform(0, self._timings.heartbeat))
+
+    async def _hold_and_resume(self, session: Session, holdings: Holdings) -> None:
+        while True:
+            await session.until_hold()
+            for holding in holdings.held:
+                holding.runner.hold()
+            await session.until_emit()
+            for holding in holdings.held:
+                holding.runner.resume()
+
+    # Draining
+
+    async def _pass_on_stop(self, session: Session) -> None:
+        """Say in the session row that this process drains, so that nobody offers it anything."""
+        await self._stopping.wait()
+        session.draining.set()
+        await Persistent(self._store, self._rng, self._observer).write(writes.drain_session(session.id))
+
+    async def _drain(self, session: Session, holdings: Holdings, tasks: asyncio.TaskGroup) -> None:
+        """Hand over everything, and release what is left at the deadline."""
+        self._stopping.set()
+        try:
+            await self.view.refresh(self._store)
+        except Unknown as unknown:
+            self._observer.saw(events.StoreFailed("list", str(unknown)))
+        for holding in holdings.standbys:
+            await holdings.release(holding.connection)
+        mover = _Mover(holdings, HandOver(holdings, self._clock, self._observer), Targets(session.id), self.view)
+        moves = [tasks.create_task(mover.move(holding.connection)) for holding in holdings.held]
+        if moves:
+            await asyncio.wait(moves, timeout=self._drain_seconds)
+        left = [tasks.create_task(mover.release(holding.connection)) for holding in holdings.held]
+        if left:
+            await asyncio.wait(left, timeout=LAST_RELEASE_SECONDS)
+        await holdings.closed()
+
+
+class _Mover:
+    """Moves the connections of a session that drains, some at once, each to the target that is best at that moment."""
+
+    def __init__(self, holdings: Holdings, handover: HandOver, targets: Targets, view: FleetView) -> None:
+        self._holdings = holdings
+        self._handover = handover
+        self._targets = targets
+        self._view = view
+        self._gate = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
+
+    async def move(self, connection: str) -> None:
+        """Hand a connection over, or release it if nobody takes it."""
+        async with self._gate:
+            declined: set[str] = set()
+            while len(declined) < TRIES:
+                holding = self._holdings.get(connection)
+                if holding is None or holding.runner.exclusive:
+                    break
+                target = self._targets.choose(self._view.current, declined)
+                if target is None:
+                    break
+                if await self._handover.give(connection, target):
+                    return
+                declined.add(target)
+            await self.release(connection)
+
+    async def release(self, connection: str) -> None:
+        """Give a connection back, for whoever has room."""
+        if await self._holdings.release(connection):
+            await self._holdings.hint((connection,))

@@ -1,0 +1,48 @@
+"""Who is given a connection: the least loaded session that takes work, counting what was promised to it already."""
+
+from collections import Counter
+from collections.abc import Collection
+from fractions import Fraction
+from math import ceil
+
+from leases.fleet import Fleet
+
+
+def share(fleet: Fleet, session: str, held: int, orphans: int) -> int:
+    """How many of `orphans` a session claims itself, so that it ends at the mean of those that take work."""
+    takers = {row.session: row for row in fleet.takers}
+    own = takers.get(session)
+    if own is None:
+        return 0
+    wanted = sum(row.held for row in takers.values()) - own.held + held + orphans
+    fair = ceil(Fraction(wanted * own.capacity, sum(row.capacity for row in takers.values())))
+    return max(0, min(fair, own.capacity) - held)
+
+
+class Targets:
+    """Hand-over targets of one session. Its promises are counted until a fresh listing shows them as held."""
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self._fleet = Fleet()
+        self._promised: Counter[str] = Counter()
+
+    def choose(self, fleet: Fleet, declined: Collection[str] = ()) -> str | None:
+        """The target for one more connection, which is promised to it; None where nobody has room."""
+        if fleet is not self._fleet:
+            self._fleet = fleet
+            self._promised.clear()
+        roomy = [
+            row
+            for row in fleet.takers
+            if row.session != self._session
+            and row.session not in declined
+            and row.held + self._promised[row.session] < row.capacity
+        ]
+        if not roomy:
+            return None
+        target = min(
+            roomy, key=lambda row: (Fraction(row.held + self._promised[row.session], row.capacity), row.session)
+        )
+        self._promised[target.session] += 1
+        return target.session
