@@ -42,7 +42,7 @@ class Fleet:
 
     @cached_property
     def takers(self) -> list[SessionRow]:
-        """Sessions that may be given work: live, of the newest revision with room (an older one would move it again)."""
+        """Sessions that may be given work: live, and of the newest revision with room, since an older one moves it again."""
         live = [row for row in self.sessions if row.state is SessionState.LIVE]
         roomy = [row for row in live if row.held < row.capacity]
         newest = max((row.revision for row in roomy), default=0)
@@ -67,7 +67,7 @@ class Fleet:
     def judges(self, session: str) -> tuple[list[str], list[str]]:
         """Who judges a session, and who keeps watching it in reserve.
 
-        Sessions of other tasks first, one per task while tasks suffice: what takes a task down must not take all judges.
+        Sessions of other tasks first, one per task while tasks suffice: what takes one down must not take all judges.
         """
         subject = self.by_id.get(session)
         others = [row.session for row in self.alive if row.session != session]

@@ -196,7 +196,7 @@ class Holdings:
             self._observer.saw(events.ClaimConflict(row.connection))
             return Considered.DONE
         self._observer.saw(events.Claimed(row.connection, now_says.epoch, str(row.owner), vacancy.dead_by))
-        # A process that was reaped may have sent its last record just before: a judge's W covers that, a reaping does not.
+        # A reaped process may have sent its last record just before: a judge's W covers that, a reaping does not.
         wait = self._timings.drain if vacancy.dead_by is DeadBy.EXIT else 0.0
         await self._start(now_says, wait)
         return Considered.DONE

@@ -39,7 +39,7 @@ class Judge:
         self._own_sound_since = float("inf")
 
     def own_heartbeat(self, acknowledged_at: float) -> None:
-        """The judge's own heartbeat was acknowledged: the table can be reached, so that a silence is the other's."""
+        """The judge's own heartbeat was acknowledged: the table is in reach, so that a silence is the other's."""
         if acknowledged_at - self._own_acknowledged > self._own_gap:
             self._own_sound_since = acknowledged_at
             self._seen.clear()

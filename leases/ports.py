@@ -128,7 +128,7 @@ class Runner(Protocol):
         ...
 
     def hold(self) -> None:
-        """The deadline has passed: emit nothing for now. Keep the socket, unless the upstream tolerates no second one."""
+        """The deadline has passed: emit nothing for now. Keep the socket, unless it is `exclusive`."""
         ...
 
     def resume(self) -> None:
