@@ -1,0 +1,1 @@
+"""The domain: a validated connection request, its stored rows and observed status, and the URL policy."""
