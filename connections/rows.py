@@ -1,6 +1,6 @@
 """The rows of a connection: its lease row as it is created, and one spec row for each generation of its request.
 
-A spec row holds the canonical JSON of the request and, for lists by label, the labels. It is never changed: whoever acts
+A spec row holds the canonical JSON of the request and, for lists by label, the labels. It never changes: whoever acts
 on generation g reads exactly what was asked for then. The row of a generation that was replaced lives on for a day.
 """
 

@@ -8,7 +8,6 @@ in text frames. Every other `$` is just a `$`.
 import base64
 import binascii
 import re
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar
 
 from pydantic import (

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from leases.rows import Item
 
-MAX_REASON_LENGTH = 160
+MAX_REASON_LENGTH = 100
 """Characters. The status is part of a row that must stay below 1 KiB."""
 
 
