@@ -1,10 +1,13 @@
-"""Command line: `python -m local up | read`."""
+"""Command line: `python -m local up | demo | read`."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
 from local.assembly import SynthesisError
+from local.demo import demo
 from local.deploy import DeploymentError, UnknownSettingError
 from local.emulator import EmulatorError
 from local.reader import follow
@@ -12,6 +15,7 @@ from local.system import NotReadyError
 from local.up import Options, up
 
 WORKERS = 3
+INTERRUPTED = 128 + signal.SIGINT
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -32,13 +36,20 @@ def main(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     starts.add_argument("--with-parent", action="store_true", help="stop when the parent process is gone")
 
+    commands.add_parser("demo", help="break what may break, and check what is promised")
+
     reads = commands.add_parser("read", help="print the records of the output stream as they come")
     reads.add_argument("--endpoint", required=True, metavar="URL", help="`endpointUrl` of the line that `up` prints")
     reads.add_argument("--stream", required=True, metavar="NAME", help="`streamName` of that line")
 
     given = parser.parse_args(arguments)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     try:
         return _run(given)
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return INTERRUPTED if given.command == "demo" else 0
     except (DeploymentError, EmulatorError, NotReadyError, SynthesisError, UnknownSettingError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
@@ -57,9 +68,16 @@ def _run(given: argparse.Namespace) -> int:
                 )
             )
             return 0
+        case "demo":
+            return demo()
         case _:
             follow(given.endpoint, given.stream)
             return 0
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """Have other signals end the program as Ctrl-C does, with everything that it started."""
+    raise KeyboardInterrupt
 
 
 def _pair(text: str) -> tuple[str, str]:

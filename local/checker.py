@@ -15,50 +15,77 @@ class Seen:
     """The highest sequence number of that epoch."""
     numbers: dict[int, tuple[int, int]] = field(default_factory=dict)
     """The upstream's number of a message, and the epoch and sequence number that it came with."""
-    workers: set[str] = field(default_factory=set)
 
     @property
     def highest(self) -> int:
-        """The highest number seen."""
+        """The highest number."""
         return max(self.numbers, default=0)
 
     @property
-    def missing(self) -> set[int]:
-        """Numbers that did not come though a later one did."""
-        return set(range(min(self.numbers, default=1), self.highest)) - self.numbers.keys()
+    def missing(self) -> frozenset[int]:
+        """Numbers between the first and the highest that did not come."""
+        return frozenset(range(min(self.numbers, default=0), self.highest)) - self.numbers.keys()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the stream has shown until one moment."""
+
+    records: int
+    repeated: int
+    """Records that came again with their own epoch and sequence number: at-least-once delivery allows it."""
+    dual_owners: int
+    """Records of an epoch after one of a higher epoch of the same connection."""
+    doubled: int
+    """Messages that came again as another record."""
+    broken: tuple[str, ...]
+    """A sentence for every rule that a record broke."""
+    highest: Mapping[str, int]
+    """By connection, the highest number of a message."""
+    missing: Mapping[str, frozenset[int]]
+    """By connection, the numbers of messages that did not come though a later one did."""
 
 
 class Checker:
-    """Takes the records of the stream in order. `broken` holds a sentence for every rule that one of them broke."""
+    """Takes the records of the stream in order."""
 
     def __init__(self) -> None:
-        self.connections: dict[str, Seen] = {}
-        self.records = 0
-        self.repeated = 0
-        """Records that came again with their own epoch and sequence number: at-least-once delivery allows it."""
-        self.dual_owners = 0
-        """Records of an epoch after one of a higher epoch of the same connection."""
-        self.doubled = 0
-        """Messages that came again as another record."""
-        self.broken: list[str] = []
+        self._connections: dict[str, Seen] = {}
+        self._records = 0
+        self._repeated = 0
+        self._dual_owners = 0
+        self._doubled = 0
+        self._broken: list[str] = []
+
+    @property
+    def verdict(self) -> Verdict:
+        """What has been shown so far."""
+        return Verdict(
+            records=self._records,
+            repeated=self._repeated,
+            dual_owners=self._dual_owners,
+            doubled=self._doubled,
+            broken=tuple(self._broken),
+            highest={connection: seen.highest for connection, seen in self._connections.items()},
+            missing={connection: seen.missing for connection, seen in self._connections.items()},
+        )
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Judge the next record."""
-        self.records += 1
+        self._records += 1
         connection, epoch, seq = record["connectionId"], record["epoch"], record["seq"]
-        seen = self.connections.setdefault(connection, Seen())
-        seen.workers.add(record["workerId"])
+        seen = self._connections.setdefault(connection, Seen())
         if epoch < seen.epoch:
-            self.dual_owners += 1
-            self.broken.append(f"{connection}: a record of epoch {epoch} came after one of epoch {seen.epoch}")
+            self._dual_owners += 1
+            self._broken.append(f"{connection}: a record of epoch {epoch} came after one of epoch {seen.epoch}")
         elif epoch > seen.epoch:
             seen.epoch, seen.seq = epoch, 0
         if epoch == seen.epoch:
             if seq <= seen.seq:
-                self.repeated += 1
+                self._repeated += 1
                 return
             if seq > seen.seq + 1:
-                self.broken.append(f"{connection}: records {seen.seq + 1} to {seq - 1} of epoch {epoch} are missing")
+                self._broken.append(f"{connection}: records {seen.seq + 1} to {seq - 1} of epoch {epoch} are missing")
             seen.seq = seq
         if record["type"] == "message":
             self._number(connection, seen, json.loads(record["data"])["n"], (epoch, seq))
@@ -66,8 +93,8 @@ class Checker:
     def _number(self, connection: str, seen: Seen, number: int, place: tuple[int, int]) -> None:
         before = seen.numbers.setdefault(number, place)
         if before != place:
-            self.doubled += 1
-            self.broken.append(
+            self._doubled += 1
+            self._broken.append(
                 f"{connection}: message {number} came as record {before[1]} of epoch {before[0]} "
                 f"and as record {place[1]} of epoch {place[0]}"
             )

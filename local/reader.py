@@ -44,10 +44,7 @@ def records(aws: Aws, stream: str) -> Iterator[list[Record]]:
 
 def follow(endpoint: str, stream: str) -> None:
     """Print records, one JSON object a line, until interrupted."""
-    try:
-        for batch in records(Aws(endpoint), stream):
-            for record in batch:
-                sys.stdout.write(f"{json.dumps(record)}\n")
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        return
+    for batch in records(Aws(endpoint), stream):
+        for record in batch:
+            sys.stdout.write(f"{json.dumps(record)}\n")
+        sys.stdout.flush()

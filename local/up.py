@@ -2,13 +2,10 @@
 
 import json
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import FrameType
 
 from local.api import curl_line
 from local.processes import Processes
@@ -31,10 +28,9 @@ class Options:
 
 
 def up(options: Options) -> None:
-    """Start everything, print one JSON line, and stay until a signal comes."""
+    """Start everything, print one JSON line, and stay until interrupted."""
     parent = os.getppid()
     with (
-        interrupted_by_signals(),
         Processes("up") as processes,
         deployed(processes, options.settings) as stacks,
         system(stacks, processes, options.worker_environment) as running,
@@ -45,20 +41,3 @@ def up(options: Options) -> None:
         print(f"Up. Stop with Ctrl-C. Try: {curl_line(stacks.api_url)}", file=sys.stderr, flush=True)
         while not (options.with_parent and os.getppid() != parent):
             time.sleep(POLL_SECONDS)
-
-
-@contextmanager
-def interrupted_by_signals() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP unwind the block as Ctrl-C does, and end quietly."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("Stopped.", file=sys.stderr)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
