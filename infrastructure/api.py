@@ -25,10 +25,11 @@ ROUTES: dict[str, tuple[str, ...]] = {
 """Path and methods. Whatever else is asked, the gateway refuses before it costs a Lambda call."""
 
 _BODY_REQUIRED = {("connections", "POST"), ("connections/{id}", "PATCH")}
+"""The gateway checks only that there is a JSON object; what is in it is the function's to judge."""
 
 _GATEWAY_ANSWERS: dict[str, apigateway.ResponseType] = {
     "access_denied": apigateway.ResponseType.ACCESS_DENIED,
-    "body_missing": apigateway.ResponseType.BAD_REQUEST_BODY,
+    "invalid_body": apigateway.ResponseType.BAD_REQUEST_BODY,
     "expired_token": apigateway.ResponseType.EXPIRED_TOKEN,
     "invalid_signature": apigateway.ResponseType.INVALID_SIGNATURE,
     "not_signed_or_no_such_route": apigateway.ResponseType.MISSING_AUTHENTICATION_TOKEN,
@@ -60,15 +61,25 @@ class ApiStack(Stack):
         )
         self.api = self._rest_api(settings)
         integration = apigateway.LambdaIntegration(self.function, scope_permission_to_method=False)
-        body = self._body_required()
+        model = self.api.add_model(
+            "Body",
+            content_type="application/json",
+            schema=apigateway.JsonSchema(
+                schema=apigateway.JsonSchemaVersion.DRAFT4, title="Body", type=apigateway.JsonSchemaType.OBJECT
+            ),
+        )
+        validator = self.api.add_request_validator(
+            "BodyRequired", validate_request_body=True, validate_request_parameters=True
+        )
         for path, methods in ROUTES.items():
             resource = self.api.root.resource_for_path(path)
             for method in methods:
-                options = body if (path, method) in _BODY_REQUIRED else {}
-                acknowledge(
-                    resource.add_method(method, integration, **options),  # type: ignore[arg-type]
-                    "COG4",
-                    "Callers are AWS principals: requests are signed and authorised by IAM, so there is no user pool.",
+                needs_body = (path, method) in _BODY_REQUIRED
+                resource.add_method(
+                    method,
+                    integration,
+                    request_models={"application/json": model} if needs_body else None,
+                    request_validator=validator if needs_body else None,
                 )
         for code, response_type in _GATEWAY_ANSWERS.items():
             self.api.add_gateway_response(
@@ -95,6 +106,9 @@ class ApiStack(Stack):
                 access_log_format=_access_log_format(),
             ),
         )
+        acknowledge(
+            api, "COG4", "Callers are AWS principals: IAM authorises signed requests, so there is no user pool."
+        )
         acknowledge(api, "APIG3", "Unsigned requests end at the gateway; an account that wants a web ACL attaches it.")
         acknowledge(
             api,
@@ -108,21 +122,6 @@ class ApiStack(Stack):
                 "The account-wide role that API Gateway asks for, with the policy that AWS maintains for it.",
             )
         return api
-
-    def _body_required(self) -> dict[str, object]:
-        """Method options that refuse a request without a JSON body; what is in it is the function's to judge."""
-        return {
-            "request_models": {
-                "application/json": self.api.add_model(
-                    "Body",
-                    content_type="application/json",
-                    schema=apigateway.JsonSchema(schema=apigateway.JsonSchemaVersion.DRAFT4, title="Body"),
-                )
-            },
-            "request_validator": self.api.add_request_validator(
-                "BodyRequired", validate_request_body=True, validate_request_parameters=True
-            ),
-        }
 
 
 def _error_body(code: str) -> str:

@@ -6,7 +6,6 @@ from aws_cdk import aws_kinesis as kinesis
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infrastructure.acknowledgment import acknowledge
 from infrastructure.settings import Settings
 
 OWNER_INDEX = "by_owner"
@@ -48,7 +47,14 @@ class DataStack(Stack):
             enforce_ssl=True,
             removal_policy=removal,
         )
-        self.stream = self._stream(removal)
+        self.stream = kinesis.Stream(
+            self,
+            "Output",
+            stream_mode=kinesis.StreamMode.ON_DEMAND,
+            encryption=kinesis.StreamEncryption.MANAGED,
+            retention_period=Duration.hours(24),
+            removal_policy=removal,
+        )
         for name, value in {
             "TableName": self.table.table_name,
             "OwnerIndex": self.owner_index,
@@ -89,15 +95,3 @@ class DataStack(Stack):
             projection_type=dynamodb.ProjectionType.KEYS_ONLY,
         )
         return table
-
-    def _stream(self, removal: RemovalPolicy) -> kinesis.Stream:
-        stream = kinesis.Stream(
-            self,
-            "Output",
-            stream_mode=kinesis.StreamMode.ON_DEMAND,
-            encryption=kinesis.StreamEncryption.MANAGED,
-            retention_period=Duration.hours(24),
-            removal_policy=removal,
-        )
-        acknowledge(stream, "KDS3", "The AWS managed key encrypts at rest without a key policy for each consumer.")
-        return stream

@@ -83,4 +83,6 @@ class ObservabilityStack(Stack):
                 detail={"eventName": ["SERVICE_DEPLOYMENT_FAILED"]},
             ),
         )
-        rule.add_target(targets.SnsTopic(self.topic))
+        # By its ARN, since for a topic of this stack the target would allow every account's events to be published.
+        topic = sns.Topic.from_topic_arn(self, "AlertsByArn", self.topic.topic_arn)
+        rule.add_target(targets.SnsTopic(topic))

@@ -121,17 +121,20 @@ class PipBundling:
     def __init__(self, architecture: Architecture) -> None:
         self._machine = _WHEEL_MACHINES[architecture]
 
-    def try_bundle(self, output_dir: str, **_options: object) -> bool:
-        """Fill `output_dir`; raises CalledProcessError if a package has no wheel for the platform."""
+    def try_bundle(self, output_dir: str, _options: object) -> bool:
+        """Fill `output_dir`; raises RuntimeError if pip fails, for example because a package has no such wheel."""
         platforms = [
             f"--platform={tag}_{self._machine}" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
         ]
-        subprocess.run(  # noqa: S603 - fixed command, arguments are our own constants
+        pip = subprocess.run(  # noqa: S603 - a fixed command with our own constants
             [
                 *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"),
                 *("--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON_VERSION}", *platforms),
                 *(f"--requirement={REQUIREMENTS}", f"--target={output_dir}/python"),
             ],
-            check=True,
+            capture_output=True,
+            text=True,
         )
+        if pip.returncode != 0:
+            raise RuntimeError(f"pip could not install {REQUIREMENTS} for {self._machine}:\n{pip.stderr}")
         return True

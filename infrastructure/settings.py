@@ -114,7 +114,7 @@ class Settings:
         return self.stage is Stage.PROD
 
     def _rules(self) -> list[tuple[bool, str]]:
-        takeover_floor = CLOCK_RATE_RATIO * (self.lease_self_fence_seconds + self.lease_drain_seconds)
+        takeover_floor = round(CLOCK_RATE_RATIO * (self.lease_self_fence_seconds + self.lease_drain_seconds), 6)
         heartbeat_ceiling = (self.lease_self_fence_seconds - HEARTBEAT_CALL_SECONDS) / 3
         connections = self.worker_capacity * self.worker_processes
         capacity_ceiling = OPEN_FILES - FILES_BESIDE_CONNECTIONS

@@ -76,14 +76,7 @@ class WorkerService(Construct):
                 cpu_architecture=_CPU_ARCHITECTURES[settings.architecture],
                 operating_system_family=ecs.OperatingSystemFamily.LINUX,
             ),
-            task_role=iam.Role(
-                self,
-                "TaskRole",
-                assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com"),
-                inline_policies={
-                    "Work": iam.PolicyDocument(statements=permissions.worker(Stack.of(self), settings, data))
-                },
-            ),
+            task_role=self._task_role(settings, data),
         )
         container = task.add_container(
             "Worker",
@@ -112,14 +105,23 @@ class WorkerService(Construct):
         )
         container.add_ulimits(ecs.Ulimit(name=ecs.UlimitName.NOFILE, soft_limit=OPEN_FILES, hard_limit=OPEN_FILES))
         acknowledge(task, "ECS2", "The variables are names and numbers; secrets are read by reference at each connect.")
+        acknowledge(task, "IAM5[Resource::*]", "ecr:GetAuthorizationToken of the execution role supports no resource.")
+        return task
+
+    def _task_role(self, settings: Settings, data: DataStack) -> iam.Role:
+        role = iam.Role(
+            self,
+            "TaskRole",
+            assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com"),
+            inline_policies={"Work": iam.PolicyDocument(statements=permissions.worker(Stack.of(self), settings, data))},
+        )
         acknowledge(
-            task,
+            role,
             "IAM5[Resource::arn:<AWS::Partition>:secretsmanager:<AWS::Region>:<AWS::AccountId>:"
             f"secret:{settings.secret_prefix}*]",
             "Requests name their secrets; the prefix is what keeps all others out of reach.",
         )
-        acknowledge(task, "IAM5[Resource::*]", "ecr:GetAuthorizationToken of the execution role supports no resource.")
-        return task
+        return role
 
     def _scale(self, settings: Settings) -> None:
         """Follow the average load of the worker processes: out within a minute, in only after a quiet quarter hour.
