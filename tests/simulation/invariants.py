@@ -1,0 +1,273 @@
+"""The promises of the protocol, checked at every write that meets the table and every record that lands.
+
+1. With sound clocks, no record of an epoch lands after one of a higher epoch; and one epoch has one emitter.
+2. With any clocks, no checkpoint or status of a lower epoch is accepted.
+3. Convergence is checked by the world once its faults are over.
+4. A session that its own machine and network left in peace is never ended by others, nor gives up what it holds.
+Beside these: planned moves lose nothing and double nothing, and what is told is true (a socket is closed before it is
+said to be, nothing is emitted once a write that ends the epoch has been sent).
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from leases.conditions import AllOf, Condition, Equals, Write
+from leases.rows import DeadBy, Item, SessionState, connection_of, is_session, session_key
+from leases.timings import Timings
+from tests.simulation.loop import Timetable
+from tests.simulation.output import Entry, Landed, Record
+from tests.simulation.processes import Process
+from tests.simulation.runners import SimHost, SimRunner
+from tests.simulation.table import Table
+
+ENDING = ("release", "transfer", "park", "stop", "fail")
+"""Writes after whose sending nothing of the epoch may be emitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise that was broken."""
+
+    at: float
+    invariant: str
+    connection: str | None
+    what: str
+
+    def __str__(self) -> str:
+        return f"at {self.at:.4f} s: invariant {self.invariant}: {self.connection or ''} {self.what}"
+
+
+def demanded(condition: Condition, path: str) -> Any:
+    """The value that a condition demands of an attribute; None if it leaves it open."""
+    if isinstance(condition, Equals) and condition.path == path:
+        return condition.value
+    if isinstance(condition, AllOf):
+        return next((value for part in condition.parts if (value := demanded(part, path)) is not None), None)
+    return None
+
+
+@dataclass(slots=True)
+class Life:
+    """What is known of a session from outside."""
+
+    process: Process
+    beaten_at: float
+    """When its last heartbeat was applied."""
+    tried: int = 0
+    """Heartbeats sent since."""
+
+
+class Monitor:
+    """Sees everything, and halts the world at the first broken promise."""
+
+    def __init__(self, timetable: Timetable, table: Table, timings: Timings) -> None:
+        self._timetable = timetable
+        self._table = table
+        self.timings = timings
+        self.violations: list[Violation] = []
+        self.trace: list[tuple[Any, ...]] = []
+        self.counts: Counter[str] = Counter()
+        self.landings: dict[str, Landed] = {}
+        self.lives: dict[str, Life] = {}
+        self.hosts: dict[str, SimHost] = {}
+        """By process name."""
+        self.stopping: set[str] = set()
+        """Processes that were asked to drain."""
+        self.outage_since: float | None = None
+        self.outage_over = float("-inf")
+        self._ending: set[tuple[str, str, int]] = set()
+        self.excused: Callable[[Process], bool] = lambda process: False
+        """Whether the weather may have silenced a healthy process."""
+
+    def note(self, *what: Any) -> None:
+        """Add to the trace."""
+        self.trace.append((self._timetable.now, *what))
+
+    def violate(self, invariant: str, connection: str | None, what: str) -> None:
+        """A promise is broken: the world halts."""
+        self.violations.append(Violation(self._timetable.now, invariant, connection, what))
+        self.note("VIOLATION", connection, invariant, what)
+        self._timetable.halted = True
+
+    # Records
+
+    def emits(self, entry: Entry) -> None:
+        """The guard has allowed an entry."""
+        if (entry.process.name, entry.connection, entry.records[0].epoch) in self._ending:
+            self.violate("ending", entry.connection, f"{entry.process.name} emits after it sent the end of epoch {entry.records[0].epoch}")
+
+    def landed(self, entry: Entry) -> None:
+        """An entry has landed at the consumer."""
+        landed = self.landings.setdefault(entry.connection, Landed())
+        self.note("landed", entry.connection, entry.process.name, [tuple(record) for record in entry.records])
+        for record in entry.records:
+            self._landed(landed, entry, record)
+
+    def _landed(self, landed: Landed, entry: Entry, record: Record) -> None:
+        landed.records += 1
+        if record.epoch < landed.epoch:
+            self.counts["fenced records"] += 1
+            if not entry.excused:
+                self.violate("1", entry.connection, f"{record} of {entry.process.name} landed after epoch {landed.epoch}")
+            return
+        emitter = landed.emitters.setdefault(record.epoch, entry.process.name)
+        if emitter != entry.process.name:
+            self.violate("1", entry.connection, f"epoch {record.epoch} is emitted by {emitter} and {entry.process.name}")
+        known = landed.contents.setdefault((record.epoch, record.seq), (record.kind, record.number))
+        if known != (record.kind, record.number):
+            self.violate("1", entry.connection, f"{record} was {known} before")
+        if (record.epoch, record.seq) <= (landed.epoch, landed.seq):
+            landed.repeated += 1
+            return
+        expected = landed.seq + 1 if record.epoch == landed.epoch else 1
+        if record.seq != expected:
+            self.violate("order", entry.connection, f"{record} landed where seq {expected} was due")
+        if record.kind != "message":
+            landed.joined = False
+        else:
+            planned = record.epoch == landed.epoch or landed.moved_to == record.epoch
+            if landed.joined and planned and record.number != landed.number + 1:
+                self.violate("hand-over", entry.connection, f"{record} landed after message {landed.number} of epoch {landed.epoch}")
+            landed.number = record.number
+            landed.joined = True
+        landed.epoch, landed.seq = record.epoch, record.seq
+        self.counts["records"] += 1
+
+    # Writes
+
+    def sent(self, process: Process, write: Write) -> None:
+        """A process sends a write."""
+        if write.name == "heartbeat":
+            life = self.lives.get(write.key.sk)
+            if life is not None:
+                life.tried += 1
+        elif write.name in ("release", "transfer"):
+            epoch = demanded(write.condition, "epoch")
+            if epoch is not None:
+                self._ending.add((process.name, connection_of(write.key.pk), epoch))
+
+    def wrote(self, process: Process, write: Write, before: Item | None, after: Item | None) -> None:
+        """A write met the table."""
+        name = write.name
+        if name == "heartbeat":
+            if after is not None:
+                life = self.lives[write.key.sk]
+                life.beaten_at = self._timetable.now
+                life.tried = 0
+            return
+        self.counts[f"{name} {'applied' if after is not None else 'refused'}"] += 1
+        self.note(name, write.key.sk if write.key.pk.startswith("SESSIONS#") else connection_of(write.key.pk), process.name, _change(before, after))
+        if after is None:
+            return
+        if name == "open":
+            self.lives[write.key.sk] = Life(process, self._timetable.now)
+        elif name == "declare_dead":
+            self._declared(process, write.key.sk, after)
+        elif write.key.pk.startswith("CONNECTION#") and before is not None:
+            self._moved(process, write, before, after)
+
+    def _declared(self, process: Process, session: str, after: Item) -> None:
+        self.counts[f"dead by {after['dead_by']}"] += 1
+        life = self.lives.get(session)
+        if life is None:
+            return
+        now, subject = self._timetable.now, life.process
+        if after["dead_by"] == DeadBy.EXIT:
+            if subject.alive:
+                self.violate("1", None, f"{process.name} says that {session} of {subject.name} has exited, but it runs")
+        elif after["dead_by"] == DeadBy.JUDGE:
+            if not subject.alive or subject.undisturbed_for() < 2 * self.timings.takeover:
+                return
+            if self.excused(subject) and life.tried >= 3 and now - life.beaten_at > self.timings.takeover * 0.8:
+                self.counts["unlucky sessions"] += 1
+                return
+            self.violate(
+                "4", None, f"{process.name} declares {session} dead, though {subject.name} is well; heartbeat {now - life.beaten_at:.2f} s ago"
+            )
+        elif process is subject and process.name not in self.stopping:
+            outage = self.outage_since is not None or now - self.outage_over < self.timings.give_up
+            if process.undisturbed_for() > 2 * self.timings.give_up and not outage and not self.excused(process):
+                self.violate("4", None, f"{process.name} gives {session} up, though it is well")
+
+    def _moved(self, process: Process, write: Write, before: Item, after: Item) -> None:
+        name, connection = write.name, connection_of(write.key.pk)
+        old, new = before.get("owner"), after.get("owner")
+        if after["epoch"] < before["epoch"]:
+            self.violate("2", connection, f"{name} lowers the epoch from {before['epoch']} to {after['epoch']}")
+        if after["generation"] < before["generation"]:
+            self.violate("2", connection, f"{name} lowers the generation")
+        if new != old:
+            self._changed_owner(process, write, before, after)
+        self._fenced(process, write, before)
+
+    def _changed_owner(self, process: Process, write: Write, before: Item, after: Item) -> None:
+        name, connection = write.name, connection_of(write.key.pk)
+        old, new = before.get("owner"), after.get("owner")
+        self.counts["owner changes"] += 1
+        if is_session(new):
+            if after["epoch"] <= before["epoch"]:
+                self.violate("1", connection, f"{name} gives it to {new} in the same epoch {after['epoch']}")
+            if after["desired"] != "RUNNING":
+                self.violate("3", connection, f"{name} gives it to {new}, though it is to be {after['desired']}")
+        if name == "claim" and is_session(old):
+            self.counts["takeovers"] += 1
+            row = self._table.rows.get(session_key(str(old)))
+            if row is not None and row["state"] != SessionState.DEAD:
+                self.violate("1", connection, f"{process.name} claims it from {old}, which is {row['state']}")
+        landed = self.landings.get(connection)
+        if landed is not None:
+            landed.moved_to = after["epoch"] if name == "transfer" else None
+        if name in ENDING and is_session(old):
+            self._let_go(process, write, before)
+
+    def _let_go(self, process: Process, write: Write, before: Item) -> None:
+        name, connection = write.name, connection_of(write.key.pk)
+        old = str(before["owner"])
+        life = self.lives.get(old)
+        row = self._table.rows.get(session_key(old))
+        if life is None or row is None or row["state"] == SessionState.DEAD:
+            return
+        if life.process is not process:
+            self.violate("4", connection, f"{process.name} writes {name} for {old}, which lives")
+        if not process.alive:
+            return
+        runner = self.running(process, connection)
+        if runner is not None and runner.grant is not None and runner.grant.epoch == before["epoch"]:
+            if name in ("park", "stop", "fail"):
+                self.violate("told", connection, f"{name} is written while {process.name} still has its socket")
+            elif not runner.settled or runner.sending:
+                self.violate("hand-over", connection, f"{name} is written before {process.name} has flushed")
+        drains = row["state"] == SessionState.DRAINING or process.name in self.stopping
+        if name in ("release", "transfer") and not drains and process.undisturbed_for() > 3 * self.timings.takeover:
+            self.violate("4", connection, f"{process.name} writes {name}, though it is well and not draining")
+
+    def _fenced(self, process: Process, write: Write, before: Item) -> None:
+        name, connection = write.name, connection_of(write.key.pk)
+        cursor, status = write.set.get("cursor"), write.set.get("status")
+        if cursor is not None and name in ("checkpoint", *ENDING):
+            known = before.get("cursor")
+            if known is not None and int(cursor.split(":")[0]) < int(known.split(":")[0]):
+                self.violate("2", connection, f"{name} of {process.name} takes the cursor back from {known} to {cursor}")
+            if name == "checkpoint" and int(cursor.split(":")[0]) != before["epoch"]:
+                self.violate("2", connection, f"{name} of {cursor} by {process.name} is accepted in epoch {before['epoch']}")
+        if name == "status" and status and "epoch" in status and status["epoch"] != before["epoch"]:
+            self.violate("2", connection, f"status {status} of {process.name} is accepted in epoch {before['epoch']}")
+
+    def running(self, process: Process, connection: str) -> SimRunner | None:
+        """The runner of a connection in a process that is not over; the one with a grant, if there are two."""
+        host = self.hosts.get(process.name)
+        runners = [runner for runner in host.runners if runner.connection == connection] if host else []
+        return max(runners, key=lambda runner: runner.grant is not None, default=None)
+
+
+def _change(before: Item | None, after: Item | None) -> Any:
+    """What a write changed, for the trace."""
+    if after is None:
+        return "refused", None if before is None else (before.get("owner", before.get("state")), before.get("epoch", before.get("seq")))
+    old = before or {}
+    return {name: value for name, value in after.items() if old.get(name) != value} | {
+        name: None for name in old if name not in after
+    }
+
