@@ -121,8 +121,9 @@ class _Expressions:
         return " ".join(f"{verb} {', '.join(actions)}" for verb, actions in clauses.items() if actions)
 
     def placeholders(self) -> dict[str, Any]:
-        used: dict[str, Any] = {"ExpressionAttributeNames": {held: name for name, held in self.names.items()}}
-        return used | ({"ExpressionAttributeValues": self.values} if self.values else {})
+        names = {placeholder: name for name, placeholder in self.names.items()}
+        used = {"ExpressionAttributeNames": names, "ExpressionAttributeValues": self.values}
+        return {parameter: placeholders for parameter, placeholders in used.items() if placeholders}
 
     def _name(self, name: str) -> str:
         return self.names.setdefault(name, f"#{len(self.names)}")
@@ -132,12 +133,13 @@ def render(table: str, write: Write) -> dict[str, Any]:
     """The parameters of the `Update` that applies a write, for UpdateItem or as a part of TransactWriteItems."""
     expressions = _Expressions()
     update = expressions.update(write)
+    condition = expressions.condition(write.condition)
     return {
         "TableName": table,
         "Key": to_dynamodb(write.key._asdict()),
-        "ConditionExpression": expressions.condition(write.condition),
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         **({"UpdateExpression": update} if update else {}),
+        **({"ConditionExpression": condition} if condition else {}),
         **expressions.placeholders(),
     }
 

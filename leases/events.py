@@ -67,12 +67,17 @@ class VerdictRefused:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A connection is owned by this worker now; `dead_by` tells how its last owner ended, None if it was free."""
+    """A connection is owned by this worker now.
+
+    `dead_by` tells how its last owner ended, None if it was free; `outage` how many seconds ago that was, by the wall
+    clocks of two machines, which is good enough to show.
+    """
 
     connection: str
     epoch: int
     previous: str
     dead_by: DeadBy | None
+    outage: float | None
 
 
 @dataclass(frozen=True, slots=True)

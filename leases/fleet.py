@@ -42,7 +42,7 @@ class Fleet:
 
     @cached_property
     def takers(self) -> list[SessionRow]:
-        """Sessions that may be given work: live, and of the newest revision with room, since an older one moves it again."""
+        """Sessions that may be given work: live, of the newest revision with room (an older one moves it again)."""
         live = [row for row in self.sessions if row.state is SessionState.LIVE]
         roomy = [row for row in live if row.held < row.capacity]
         newest = max((row.revision for row in roomy), default=0)

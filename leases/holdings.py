@@ -59,6 +59,7 @@ class Vacancy:
     """Proof that a row's owner is gone, and how it went."""
 
     dead_by: DeadBy | None
+    died_at: int | None = None
 
 
 class Holdings:
@@ -96,7 +97,7 @@ class Holdings:
         """Connections with a claim of ours whose outcome is unknown."""
         self._absent: dict[str, float] = {}
         """Sessions that own a row but have none of their own, and since when they were seen so."""
-        self._buried: dict[str, DeadBy | None] = {}
+        self._buried: dict[str, Vacancy] = {}
         """Sessions known to be DEAD, which is final."""
         self._audits = 0
         self._closing: set[asyncio.Task[None]] = set()
@@ -166,14 +167,14 @@ class Holdings:
                 absent_since = self._absent.setdefault(owner, self._clock.now())
                 if self._clock.now() - absent_since < self._timings.takeover:
                     return None
-                self._buried[owner] = None
+                self._buried[owner] = Vacancy(None)
             else:
                 self._absent.pop(owner, None)
                 session = SessionRow.from_item(item)
                 if session.alive:
                     return None
-                self._buried[owner] = session.dead_by
-        return Vacancy(self._buried[owner])
+                self._buried[owner] = Vacancy(session.dead_by, session.died_at)
+        return self._buried[owner]
 
     async def _claim(self, row: ConnectionRow, vacancy: Vacancy) -> Considered:
         nonce = self.new_id()
@@ -195,7 +196,8 @@ class Holdings:
         ):
             self._observer.saw(events.ClaimConflict(row.connection))
             return Considered.DONE
-        self._observer.saw(events.Claimed(row.connection, now_says.epoch, str(row.owner), vacancy.dead_by))
+        outage = None if vacancy.died_at is None else max(0.0, self._clock.wall() - vacancy.died_at)
+        self._observer.saw(events.Claimed(row.connection, now_says.epoch, str(row.owner), vacancy.dead_by, outage))
         # A reaped process may have sent its last record just before: a judge's W covers that, a reaping does not.
         wait = self._timings.drain if vacancy.dead_by is DeadBy.EXIT else 0.0
         await self._start(now_says, wait)

@@ -46,7 +46,7 @@ class Judge:
         self._own_acknowledged = max(self._own_acknowledged, acknowledged_at)
 
     def read(self, row: SessionRow, received_at: float) -> None:
-        """A reading of a session's row arrived. A lower number than seen before is a stale read and proves nothing new."""
+        """The judge's own heartbeat was acknowledged: the table is in reach, so a silence is the other's."""
         if not row.alive:
             self._seen.pop(row.session, None)
             return

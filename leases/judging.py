@@ -112,8 +112,8 @@ class Judging:
     async def _pronounce(self, verdict: Verdict, judge: Judge) -> None:
         """Sent once: if the answer is lost, the next reading tells what came of it."""
         judge.forget(verdict.session)
-        ttl = int(self._clock.wall()) + writes.DEAD_ROW_SECONDS
-        write = writes.declare_dead(verdict.session, DeadBy.JUDGE, verdict.seq, ttl)
+        died_at = int(self._clock.wall() - verdict.silent)
+        write = writes.declare_dead(verdict.session, DeadBy.JUDGE, verdict.seq, died_at)
         try:
             result = await self._store.write(write)
         except Unknown as unknown:

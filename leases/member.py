@@ -143,8 +143,7 @@ class Member:
 
     async def _bury(self, session: Session) -> None:
         """Make it known that a lost session is dead, if it is not: whoever reads that may claim at once."""
-        ttl = int(self._clock.wall()) + writes.DEAD_ROW_SECONDS
-        write = writes.declare_dead(session.id, DeadBy.SELF, None, ttl)
+        write = writes.declare_dead(session.id, DeadBy.SELF, None, int(self._clock.wall()))
         await Persistent(self._store, self._rng, self._observer).write(write)
 
     async def _serve(self, session: Session, tasks: asyncio.TaskGroup) -> None:

@@ -149,6 +149,8 @@ class SessionRow:
     opened_at: int
     """Unix seconds, for display only; no decision compares it with a clock."""
     dead_by: DeadBy | None = None
+    died_at: int | None = None
+    """Unix seconds, for display only."""
 
     @classmethod
     def from_item(cls, item: Item) -> Self:
@@ -166,6 +168,7 @@ class SessionRow:
             inbox=item.get("inbox", frozenset()),
             opened_at=item["opened_at"],
             dead_by=DeadBy(item["dead_by"]) if "dead_by" in item else None,
+            died_at=item.get("died_at"),
         )
 
     @property

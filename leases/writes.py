@@ -74,14 +74,22 @@ def drain_session(session: str) -> Write:
     )
 
 
-def declare_dead(session: str, by: DeadBy, seen_seq: int | None, ttl: int) -> Write:
-    """End a session. A judge names the sequence number that stood still; a reaped process needs no such proof."""
+def declare_dead(session: str, by: DeadBy, seen_seq: int | None, died_at: int) -> Write:
+    """End a session. A judge names the sequence number that stood still; a reaped process needs no such proof.
+
+    `died_at` (unix seconds, as far as the writer can know it) is for display and garbage collection.
+    """
     unchanged: tuple[Condition, ...] = () if seen_seq is None else (Equals("seq", seen_seq),)
     return Write(
         name="declare_dead",
         key=session_key(session),
         condition=AllOf((OneOf("state", ALIVE), *unchanged)),
-        set={"state": SessionState.DEAD.value, "dead_by": by.value, "ttl": ttl},
+        set={
+            "state": SessionState.DEAD.value,
+            "dead_by": by.value,
+            "died_at": died_at,
+            "ttl": died_at + DEAD_ROW_SECONDS,
+        },
     )
 
 

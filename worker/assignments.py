@@ -17,10 +17,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 from leases.conditions import Unknown
 from leases.holdings import Considered
 from leases.member import Member
-from worker.logs import Logger
+from telemetry.logs import Field
+from worker.logs import logger
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
+
+log = logger()
 
 BATCH = 10
 """Messages in one SQS call (AWS: SendMessageBatch, ReceiveMessage, DeleteMessageBatch)."""
@@ -95,13 +98,12 @@ class QueuedHints:
 class Assignments:
     """Takes hints from the queue while this worker has room."""
 
-    def __init__(self, member: Member, queue: Queue, *, pollers: Executor, executor: Executor, rng: Random, log: Logger) -> None:
+    def __init__(self, member: Member, queue: Queue, *, pollers: Executor, executor: Executor, rng: Random) -> None:
         self._member = member
         self._queue = queue
         self._pollers = pollers
         self._executor = executor
         self._rng = rng
-        self._log = log
 
     async def run(self, pollers: int) -> None:
         """Take hints, for ever, with so many polls at once."""
@@ -120,7 +122,7 @@ class Assignments:
                 messages = await loop.run_in_executor(self._pollers, self._queue.receive, room)
                 await self._take(messages)
             except (BotoCoreError, ClientError, Unknown) as error:
-                self._log.warning("assignments unavailable, trying again", reason=str(error))
+                log.warning("The assignment queue is unavailable; trying again", extra={Field.REASON: str(error)})
                 await asyncio.sleep(self._rng.uniform(0, 2))
 
     async def _take(self, messages: Sequence[tuple[str, str]]) -> None:
