@@ -41,7 +41,11 @@ class Identity:
 
 
 class Member:
-    """A member of the fleet. `new_session` gives the id of each session, once whoever reaps this process knows it."""
+    """A member of the fleet. `new_session` gives the id of each session, once whoever reaps this process knows it.
+
+    The three stores are the same table by ways of their own: neither the heartbeat nor the watch over others may ever
+    wait behind claims.
+    """
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class Member:
         identity: Identity,
         store: Store,
         heartbeat_store: Store,
+        judge_store: Store,
         hints: Hints,
         clock: Clock,
         timings: Timings,
@@ -62,6 +67,7 @@ class Member:
         self._identity = identity
         self._store = store
         self._heartbeat_store = heartbeat_store
+        self._judge_store = judge_store
         self._hints = hints
         self._clock = clock
         self._timings = timings
@@ -163,7 +169,7 @@ class Member:
         sweeper = Sweeper(holdings, self._clock, self._observer, self.view)
         judging = Judging(
             session,
-            store=self._store,
+            store=self._judge_store,
             clock=self._clock,
             timings=self._timings,
             view=self.view,
