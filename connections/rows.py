@@ -4,13 +4,14 @@ A spec row holds the canonical JSON of the request and, for lists by label, the 
 on generation g reads exactly what was asked for then. The row of a generation that was replaced lives on for a day.
 """
 
-from typing import Any
-
 from connections.spec import ConnectionSpec
 from connections.status import State, Status, timestamp
-from leases.conditions import Absent, Equals, Write
+from leases.conditions import Absent, AllOf, Write
 from leases.rows import ConnectionRow, Desired, Item, connection_key, free_owner, parked_owner, spec_key
 from leases.writes import DEAD_ROW_SECONDS, change
+
+ALWAYS = AllOf(())
+"""A spec row is written in one transaction with its lease row, whose condition decides for both."""
 
 
 def create(connection: str, spec: ConnectionSpec, desired: Desired, digest: bytes, now: float) -> tuple[Write, Write]:
@@ -34,19 +35,17 @@ def create(connection: str, spec: ConnectionSpec, desired: Desired, digest: byte
             "digest": digest,
         },
     )
-    return lease, _spec(connection, 1, spec, {})
+    return lease, _spec(connection, 1, spec, None)
 
 
 def revise(row: ConnectionRow, spec: ConnectionSpec, desired: Desired, now: float) -> tuple[Write, Write, Write]:
     """The next generation of a connection, to be written in one transaction. Refused: read the row again."""
     ttl = int(now) + DEAD_ROW_SECONDS
-    next_generation = row.generation + 1
     state = {Desired.RUNNING: State.PENDING, Desired.PAUSED: State.PAUSED, Desired.STOPPED: State.STOPPED}[desired]
-    superseded = spec_key(row.connection, row.generation)
     return (
         change(row, desired, Status(state=state, since=timestamp(now)).to_item(), ttl),
-        _spec(row.connection, next_generation, spec, {"ttl": ttl} if desired is Desired.STOPPED else {}),
-        Write(name="supersede", key=superseded, condition=Equals("pk", superseded.pk), set={"ttl": ttl}),
+        _spec(row.connection, row.generation + 1, spec, ttl if desired is Desired.STOPPED else None),
+        Write(name="supersede", key=spec_key(row.connection, row.generation), condition=ALWAYS, set={"ttl": ttl}),
     )
 
 
@@ -55,10 +54,12 @@ def spec_of(item: Item) -> ConnectionSpec:
     return ConnectionSpec.from_json(item["spec"])
 
 
-def _spec(connection: str, generation: int, spec: ConnectionSpec, more: dict[str, Any]) -> Write:
+def _spec(connection: str, generation: int, spec: ConnectionSpec, ttl: int | None) -> Write:
+    """Overwrites what the TTL may have left of a connection that had this id before."""
     return Write(
         name="spec",
         key=spec_key(connection, generation),
-        condition=Absent("pk"),
-        set={"spec": spec.to_json(), "labels": spec.labels} | more,
+        condition=ALWAYS,
+        set={"spec": spec.to_json(), "labels": spec.labels} | ({} if ttl is None else {"ttl": ttl}),
+        remove=("ttl",) if ttl is None else (),
     )

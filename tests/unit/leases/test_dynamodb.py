@@ -249,6 +249,12 @@ def test_conditions_mean_what_they_say(table: Table) -> None:
         assert isinstance(outcome, Written) is holds, condition
 
 
+def test_a_write_without_a_condition_is_always_applied(table: Table) -> None:
+    for epoch in (1, 2):
+        outcome = table.write(Write(name="put", key=KEY, condition=AllOf(()), set={"epoch": epoch}))
+        assert outcome == Written({"pk": KEY.pk, "sk": KEY.sk, "epoch": epoch})
+
+
 # Transactions
 
 
