@@ -1,6 +1,6 @@
 """The emulator as the AWS SDK sees it: an endpoint, credentials that mean nothing, one region and account."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import boto3
 from botocore.config import Config
@@ -11,11 +11,17 @@ ACCESS_KEY = "local"
 SECRET_KEY = "local"
 
 
+def _session() -> boto3.Session:
+    return boto3.Session(aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY, region_name=REGION)
+
+
 @dataclass(frozen=True, slots=True)
 class Aws:
     """Where the emulator listens."""
 
     endpoint: str
+    session: boto3.Session = field(default_factory=_session, compare=False, repr=False)
+    """Takes neither credentials nor region from the user's own configuration."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -28,11 +34,6 @@ class Aws:
             "AWS_DEFAULT_REGION": REGION,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
-
-    @property
-    def session(self) -> boto3.Session:
-        """A session that takes neither credentials nor region from the user's own configuration."""
-        return boto3.Session(aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY, region_name=REGION)
 
     @property
     def config(self) -> Config:
