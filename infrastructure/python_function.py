@@ -109,7 +109,10 @@ def _dependencies(stack: Stack, architecture: Architecture) -> lambda_.ILayerVer
             exclude=["*", "!requirements.txt"],
             asset_hash_type=AssetHashType.CUSTOM,
             asset_hash=hashlib.sha256(inputs).hexdigest(),
-            bundling=BundlingOptions(image=RUNTIME.bundling_image, local=PipBundling(architecture)),
+            bundling=BundlingOptions(
+                image=RUNTIME.bundling_image,
+                local=PipBundling(architecture),  # type: ignore[arg-type]  # jsii calls it with one options object
+            ),
         ),
     )
 

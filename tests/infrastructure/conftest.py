@@ -19,6 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 STACKS = ("data", "api", "fleet", "observability")
 
 
+Properties = dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
     """One resource of a template."""
@@ -26,8 +29,8 @@ class Resource:
     stack: str
     logical_id: str
     type: str
-    properties: dict[str, Any]
-    raw: dict[str, Any]
+    properties: Properties
+    raw: Properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,10 @@ class Assembly:
         (found,) = self.of(type_, stack=stack)
         return found
 
-    def outputs(self, stack: str) -> dict[str, Any]:
+    def outputs(self, stack: str) -> Properties:
         """Outputs of a stack."""
-        return self.templates[stack].get("Outputs", {})
+        found: Properties = self.templates[stack].get("Outputs", {})
+        return found
 
 
 Synthesize = Callable[..., Assembly]
@@ -90,6 +94,7 @@ def assembly(synthesize: Synthesize) -> Assembly:
 
 
 @pytest.fixture
-def context() -> dict[str, Any]:
+def context() -> Properties:
     """The context of cdk.json."""
-    return json.loads((ROOT / "cdk.json").read_text())["context"]
+    found: Properties = json.loads((ROOT / "cdk.json").read_text())["context"]
+    return found

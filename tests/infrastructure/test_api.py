@@ -4,6 +4,10 @@ import json
 
 import pytest
 
+from tests.infrastructure.conftest import Assembly, Properties, Synthesize
+
+Routes = dict[tuple[str, str], Properties]
+
 ROUTES = {
     ("GET", "/connections"),
     ("POST", "/connections"),
@@ -17,13 +21,13 @@ ROUTES = {
 
 
 @pytest.fixture(scope="module")
-def routes(assembly):
+def routes(assembly: Assembly) -> Routes:
     parts = {
         one.logical_id: (one.properties["ParentId"].get("Ref"), one.properties["PathPart"])
         for one in assembly.of("AWS::ApiGateway::Resource")
     }
 
-    def path(resource):
+    def path(resource: str) -> str:
         parent, part = parts[resource]
         return (path(parent) if parent in parts else "") + f"/{part}"
 
@@ -33,11 +37,11 @@ def routes(assembly):
     }
 
 
-def test_the_routes_are_those_of_the_contract(routes):
+def test_the_routes_are_those_of_the_contract(routes: Routes) -> None:
     assert routes.keys() == ROUTES
 
 
-def test_every_route_is_signed_and_ends_at_the_one_function(routes, assembly):
+def test_every_route_is_signed_and_ends_at_the_one_function(routes: Routes, assembly: Assembly) -> None:
     assert {method["AuthorizationType"] for method in routes.values()} == {"AWS_IAM"}
     (function,) = assembly.of("AWS::Lambda::Function", stack="api")
     for method in routes.values():
@@ -45,20 +49,20 @@ def test_every_route_is_signed_and_ends_at_the_one_function(routes, assembly):
         assert function.logical_id in json.dumps(method["Integration"]["Uri"])
 
 
-def test_routes_that_need_a_body_are_refused_without_one(routes, assembly):
+def test_routes_that_need_a_body_are_refused_without_one(routes: Routes, assembly: Assembly) -> None:
     with_body = {route for route, method in routes.items() if "RequestValidatorId" in method}
     assert with_body == {("POST", "/connections"), ("PATCH", "/connections/{id}")}
     assert assembly.one("AWS::ApiGateway::RequestValidator").properties["ValidateRequestBody"] is True
     assert assembly.one("AWS::ApiGateway::Model").properties["Schema"]["type"] == "object"
 
 
-def test_only_this_api_may_invoke_the_function(assembly):
+def test_only_this_api_may_invoke_the_function(assembly: Assembly) -> None:
     permission = assembly.one("AWS::Lambda::Permission", stack="api").properties
     assert permission["Principal"] == "apigateway.amazonaws.com"
     assert assembly.one("AWS::ApiGateway::RestApi").logical_id in json.dumps(permission["SourceArn"])
 
 
-def test_the_stage_is_throttled(assembly):
+def test_the_stage_is_throttled(assembly: Assembly) -> None:
     (settings,) = assembly.one("AWS::ApiGateway::Stage").properties["MethodSettings"]
     assert (settings["HttpMethod"], settings["ResourcePath"]) == ("*", "/*")
     assert settings["ThrottlingRateLimit"] == 50
@@ -66,7 +70,7 @@ def test_the_stage_is_throttled(assembly):
     assert not settings["DataTraceEnabled"]
 
 
-def test_the_access_log_is_json_and_holds_no_query_header_or_body(assembly):
+def test_the_access_log_is_json_and_holds_no_query_header_or_body(assembly: Assembly) -> None:
     line = json.loads(assembly.one("AWS::ApiGateway::Stage").properties["AccessLogSetting"]["Format"])
     assert {"requestId", "caller", "method", "route", "status", "error", "latencyMilliseconds"} <= line.keys()
     assert line["route"] == "$context.resourcePath"
@@ -74,7 +78,7 @@ def test_the_access_log_is_json_and_holds_no_query_header_or_body(assembly):
     assert not any(word in logged for word in ("querystring", "header", "$input", "context.path", "authorizer"))
 
 
-def test_what_the_gateway_answers_itself_has_the_shape_of_the_api(assembly):
+def test_what_the_gateway_answers_itself_has_the_shape_of_the_api(assembly: Assembly) -> None:
     answers = assembly.of("AWS::ApiGateway::GatewayResponse")
     assert {"DEFAULT_4XX", "DEFAULT_5XX", "THROTTLED", "ACCESS_DENIED", "BAD_REQUEST_BODY"} <= {
         answer.properties["ResponseType"] for answer in answers
@@ -87,7 +91,7 @@ def test_what_the_gateway_answers_itself_has_the_shape_of_the_api(assembly):
         assert error["code"] == error["code"].lower()
 
 
-def test_the_account_wide_role_can_be_left_to_somebody_else(assembly, synthesize):
+def test_the_account_wide_role_can_be_left_to_somebody_else(assembly: Assembly, synthesize: Synthesize) -> None:
     assembly.one("AWS::ApiGateway::Account")
     without = synthesize(apiGatewayAccountRole=False)
     assert not [one for one in without.all() if one.type == "AWS::ApiGateway::Account"]

@@ -1,11 +1,13 @@
 """A deployment that contradicts itself is refused at synth, by a message that names the setting and the rule."""
 
+from typing import Any
+
 import pytest
 
 from infrastructure.settings import Architecture, NetworkMode, Settings, SettingsError, Stage, load
 
 
-def test_the_context_of_cdk_json_is_a_legal_deployment(context):
+def test_the_context_of_cdk_json_is_a_legal_deployment(context: dict[str, Any]) -> None:
     settings = load(context)
     assert (settings.stage, settings.architecture, settings.network) == (
         Stage.PROD,
@@ -15,7 +17,7 @@ def test_the_context_of_cdk_json_is_a_legal_deployment(context):
     assert settings.allowed_hosts == ()
 
 
-def test_values_from_the_command_line_are_parsed(context):
+def test_values_from_the_command_line_are_parsed(context: dict[str, Any]) -> None:
     settings = load(
         context
         | {
@@ -33,11 +35,11 @@ def test_values_from_the_command_line_are_parsed(context):
     assert settings.allowed_hosts == ("feeds.internal", "10.0.0.0/8", "::1")
 
 
-def test_the_shortest_legal_takeover_is_legal(context):
+def test_the_shortest_legal_takeover_is_legal(context: dict[str, Any]) -> None:
     assert load(context | {"fleet:leaseTakeoverSeconds": 6.6}).lease_takeover_seconds == 6.6
 
 
-def test_keys_of_others_are_not_ours_to_judge(context):
+def test_keys_of_others_are_not_ours_to_judge(context: dict[str, Any]) -> None:
     assert isinstance(load(context | {"@aws-cdk/core:newFlag": True}), Settings)
 
 
@@ -71,17 +73,17 @@ def test_keys_of_others_are_not_ours_to_judge(context):
         ({"colour": "blue"}, "unknown setting fleet:colour"),
     ],
 )
-def test_an_illegal_setting_is_refused_by_name(context, changes, named):
+def test_an_illegal_setting_is_refused_by_name(context: dict[str, Any], changes: dict[str, object], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
         load(context | {f"fleet:{key}": value for key, value in changes.items()})
 
 
-def test_a_missing_setting_is_refused_by_name(context):
+def test_a_missing_setting_is_refused_by_name(context: dict[str, Any]) -> None:
     del context["fleet:stage"]
     with pytest.raises(SettingsError, match="missing setting fleet:stage"):
         load(context)
 
 
-def test_all_broken_rules_are_told_at_once(context):
+def test_all_broken_rules_are_told_at_once(context: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=r"fleet:workerProcesses.*fleet:minimumTasks"):
         load(context | {"fleet:workerProcesses": 0, "fleet:minimumTasks": 1})
