@@ -1,0 +1,554 @@
+"""What one connection has accepted and the sink has not yet acknowledged: in order, bounded in bytes, fenced.
+
+An outbox lives on the event loop. `worker.output` takes a parcel of it to a thread, where it is encoded and sent, and
+brings back what became of it. At most one parcel per connection is out at a time, since a sink promises no order
+between two. Items leave the outbox only when they are acknowledged, so whatever happens to an attempt, the same records
+are sent again under the same sequence numbers.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any, Protocol
+
+from leases.ports import Grant, Remains
+from leases.rows import DIGEST_BYTES, HANDOFF_MESSAGES, Handoff
+from worker.handover import overlap
+from worker.records import Control, Event, Header, Item, Limits, Part, digest, item_digest, split, timestamp
+
+ITEM_BYTES = 112
+"""What an item takes beside its payload: a tuple, a float, a place in a list."""
+
+EVENT_BYTES = 512
+"""What a control record is counted as."""
+
+SINK_STALLED = "sink_stalled"
+"""The reason of a gap: the buffer was full because the sink took too little."""
+
+SINK_REFUSED = "sink_refused"
+"""The reason of a gap: the sink will never take a record, which is replaced by the gap."""
+
+REFUSED_SECONDS = 5.0
+"""A sink that refuses even a control record is asked again after this long; it takes nothing at all."""
+
+NOT_HANDED_OVER = "not_handed_over"
+"""The reason of a gap: a standby became the owner without knowing where the old one stopped."""
+
+CursorOf = Callable[[str | bytes], str | None]
+"""Finds the resume cursor in a message, if it carries one. Called in another thread."""
+
+
+class Overflow(Exception):
+    """A message was refused because the buffer is full. It and what follows is lost, so a `gap` has to say so."""
+
+
+class Discarded(Exception):
+    """The buffer that was being flushed has been dropped, since the lease is lost."""
+
+
+class Budget:
+    """How many bytes all outboxes of a process may hold together.
+
+    A small share of its own is kept for every connection, so that a flood on others cannot fill its buffer.
+    """
+
+    __slots__ = ("pool", "share", "used")
+
+    def __init__(self, total: int, share: int, capacity: int) -> None:
+        self.used = 0
+        self.share = share
+        self.pool = total - share * capacity
+        if self.pool < 0:
+            raise ValueError(f"{total} bytes are fewer than {share} for each of {capacity} connections")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """What an outbox would have emitted next. Its items do not change while it is out."""
+
+    outbox: "Outbox"
+    grant: Grant
+    header: Header
+    items: Sequence[Item]
+    first_seq: int
+    most: int
+    """How many items an entry may take: one, while the sink refuses something among them."""
+    cursor_of: CursorOf | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emitted:
+    """What of a parcel the sink acknowledged."""
+
+    items: int
+    last_seq: int
+    size: int
+    """What the items counted for in the budget, in bytes."""
+    digests: bytes
+    """Of the last messages among them, HANDOFF_MESSAGES at most."""
+    cursor: str | None
+
+
+def emitted(parcel: Parcel, count: int, last_seq: int) -> Emitted:
+    """Sum up what was acknowledged. Runs in the thread that sent it."""
+    items = parcel.items[:count]
+    found = [item_digest(payload) for payload, _ in items[-HANDOFF_MESSAGES:]]
+    return Emitted(
+        items=count,
+        last_seq=last_seq,
+        size=sum(map(cost, items)),
+        digests=b"".join(found),
+        cursor=None if parcel.cursor_of is None else _last_cursor(items, parcel.cursor_of),
+    )
+
+
+def _last_cursor(items: Sequence[Item], cursor_of: CursorOf) -> str | None:
+    for payload, _ in reversed(items):
+        if isinstance(payload, Event):
+            continue
+        cursor = payload.cursor if isinstance(payload, Part) else cursor_of(payload)
+        if cursor is not None:
+            return cursor
+    return None
+
+
+def cost(item: Item) -> int:
+    """What an item counts for in the budget, in bytes."""
+    payload = item[0]
+    if isinstance(payload, Event):
+        return EVENT_BYTES
+    data = payload.data if isinstance(payload, Part) else payload
+    return data.__sizeof__() + ITEM_BYTES
+
+
+class State(Enum):
+    """Where an outbox is between the loop and the sink."""
+
+    SHUT = auto()
+    """No grant: it only buffers."""
+    IDLE = auto()
+    QUEUED = auto()
+    OUT = auto()
+    WAITING = auto()
+    """On hold, or backing off."""
+
+
+class Desk(Protocol):
+    """What an outbox needs of the process-wide output."""
+
+    limits: Limits
+    budget: Budget
+
+    def worker(self) -> str:
+        """The session of this process."""
+        ...
+
+    def wall(self) -> float:
+        """Unix seconds."""
+        ...
+
+    def enqueue(self, outbox: "Outbox") -> None:
+        """It has something to emit."""
+        ...
+
+    def stalled(self) -> None:
+        """A message was refused because a buffer is full."""
+        ...
+
+    def discarded(self, messages: int) -> None:
+        """Messages that were accepted will never be emitted."""
+        ...
+
+
+class Outbox:
+    """The output of one connection. Made by `worker.output.Output.outbox`."""
+
+    __slots__ = (
+        "__weakref__",
+        "_attempts",
+        "_begun",
+        "_bound",
+        "_budget",
+        "_bytes",
+        "_checkpoint_seconds",
+        "_checkpoint_timer",
+        "_connection",
+        "_cursor",
+        "_cursor_of",
+        "_desk",
+        "_digests",
+        "_expected",
+        "_flush_left",
+        "_flushed",
+        "_front",
+        "_grant",
+        "_header",
+        "_parcel",
+        "_pending",
+        "_plain_length",
+        "_room",
+        "_seq",
+        "_state",
+        "_wait",
+        "alone",
+        "last_message_at",
+    )
+
+    def __init__(
+        self,
+        connection: str,
+        desk: Desk,
+        *,
+        bound: int,
+        cursor_of: CursorOf | None = None,
+        checkpoint_seconds: float = 30.0,
+    ) -> None:
+        self.last_message_at: float | None = None
+        """When the last message was accepted, in unix seconds."""
+        self.alone = False
+        """To be sent record by record, in calls of their own, to find the one that the sink refuses."""
+        self._connection = connection
+        self._desk = desk
+        self._budget = desk.budget
+        self._bound = bound
+        self._plain_length = desk.limits.plain_length
+        self._cursor_of = cursor_of
+        self._checkpoint_seconds = checkpoint_seconds
+        self._pending: list[Item] = []
+        self._front: list[Item] = []
+        self._bytes = 0
+        self._state = State.SHUT
+        self._begun = False
+        self._grant: Grant | None = None
+        self._header: Header | None = None
+        self._seq = 0
+        self._parcel: Parcel | None = None
+        self._attempts = 0
+        self._wait: asyncio.Task[None] | asyncio.TimerHandle | None = None
+        self._digests = b""
+        self._cursor: str | None = None
+        self._checkpoint_timer: asyncio.TimerHandle | None = None
+        self._expected: Sequence[bytes] = ()
+        self._flushed: asyncio.Future[None] | None = None
+        self._flush_left = 0
+        self._room: asyncio.Future[None] | None = None
+
+    # Accepting
+
+    def message(self, data: str | bytes, received_at: float) -> None:
+        """Accept a data message, received at that unix time. Raises `Overflow` past the bound.
+
+        Into an empty buffer any message goes, however large: the connection's own limit is on messages.
+        """
+        # By its hour the busiest method of the worker: nothing here that could be done at emission.
+        if self._expected or len(data) > self._plain_length:
+            self._odd_message(data, received_at)
+            return
+        size = data.__sizeof__() + ITEM_BYTES
+        held = self._bytes + size
+        budget = self._budget
+        if held > self._bound or budget.used + size > budget.pool:
+            self._check_room(held)
+        self._bytes = held
+        budget.used += size
+        self._pending.append((data, received_at))
+        self.last_message_at = received_at
+        if self._state is State.IDLE:
+            self._queue()
+
+    def control(self, kind: Control, fields: Mapping[str, Any]) -> None:
+        """Accept a control record. Never refused: there are few, and they say what happened to the messages."""
+        self._append(Event(kind, fields), self._desk.wall())
+
+    def _odd_message(self, data: str | bytes, received_at: float) -> None:
+        """A message that is large, or that the old owner may have emitted already."""
+        if self._expected and self._emitted_before(data):
+            self.last_message_at = received_at
+            return
+        pieces = split(data, self._desk.limits)
+        held = self._bytes + sum(piece.__sizeof__() + ITEM_BYTES for piece in pieces)
+        if held > self._bound or self._budget.used + held - self._bytes > self._budget.pool:
+            self._check_room(held)
+        if len(pieces) == 1:
+            self._append(data, received_at)
+        else:
+            for part, piece in enumerate(pieces, 1):
+                payload = Part(piece, part, len(pieces))
+                if payload.last:
+                    cursor = self._cursor_of(data) if self._cursor_of else None
+                    payload = replace(payload, digest=digest(data), cursor=cursor)
+                self._append(payload, received_at)
+        self.last_message_at = received_at
+
+    def _append(self, payload: str | bytes | Part | Event, received_at: float) -> None:
+        item = (payload, received_at)
+        size = cost(item)
+        self._bytes += size
+        self._budget.used += size
+        self._pending.append(item)
+        if self._state is State.IDLE:
+            self._queue()
+
+    def _check_room(self, held: int) -> None:
+        """Decide about a message with which the buffer would hold `held` bytes, more than its bound or the pool."""
+        if held <= min(self._budget.share, self._bound):
+            return
+        if self._bytes == 0 and self._budget.used <= self._budget.pool:
+            return
+        self._desk.stalled()
+        raise Overflow(f"{self._bytes} bytes wait for the sink, {self._budget.used} in the whole process")
+
+    def _emitted_before(self, data: str | bytes) -> bool:
+        """Whether the old owner emitted this message, which the slower socket of its successor brings only now."""
+        found = digest(data)
+        if found not in self._expected:
+            self._expected = ()
+            return False
+        self._expected = self._expected[self._expected.index(found) + 1 :]
+        return True
+
+    # Reading
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What was accepted and is not yet acknowledged, in bytes of memory."""
+        return self._bytes
+
+    @property
+    def buffered_messages(self) -> int:
+        """How many messages were accepted and are not yet acknowledged."""
+        return sum(_ends_message(payload) for payload, _ in (*self._front, *self._pending))
+
+    @property
+    def seq(self) -> int:
+        """The sequence number of the last record that was acknowledged in this epoch."""
+        return self._seq
+
+    async def until_room(self) -> None:
+        """Wait until the buffer is empty enough to make reading worth while again, after an `Overflow`."""
+        while not self._has_room():
+            if self._room is None or self._room.done():
+                self._room = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._room)
+
+    def _has_room(self) -> bool:
+        return self._bytes <= min(self._budget.share, self._bound // 2) or (
+            self._bytes <= self._bound // 2 and self._budget.used <= self._budget.pool
+        )
+
+    # Emitting
+
+    def begin(self, grant: Grant, handoff: Handoff | None) -> None:
+        """Emit under this grant, with sequence numbers from 1. With a hand-off, first drop what the old owner emitted.
+
+        A standby that begins without one emits its whole buffer, after a `gap`: nobody knows what was emitted before.
+        """
+        if not self._begun:
+            if handoff is not None:
+                self._drop_emitted(handoff)
+                self._digests = handoff.digests
+            elif self._pending:
+                self._tell_gap()
+        self._begun = True
+        self._grant = grant
+        self._header = Header(connection=self._connection, epoch=grant.epoch, worker=self._desk.worker())
+        self._seq = 0
+        if self._state in (State.SHUT, State.WAITING):
+            self._stop_waiting()
+            self._go_on()
+
+    def _drop_emitted(self, handoff: Handoff) -> None:
+        digests = handoff.digests
+        emitted = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
+        ends = [position for position, (payload, _) in enumerate(self._pending) if _ends_message(payload)]
+        dropped, self._expected = overlap(emitted, [item_digest(self._pending[position][0]) for position in ends])
+        if dropped:
+            end = ends[dropped - 1] + 1
+            kept = [item for item in self._pending[:end] if isinstance(item[0], Event)]
+            self._release(sum(map(cost, self._pending[:end])) - sum(map(cost, kept)))
+            self._pending[:end] = kept
+
+    def _tell_gap(self) -> None:
+        until = self._pending[0][1]
+        fields = {"from": None, "to": timestamp(until), "resumed": False, "reason": NOT_HANDED_OVER}
+        item = (Event(Control.GAP, fields), until)
+        self._pending.insert(0, item)
+        self._release(-cost(item))
+
+    def _queue(self) -> None:
+        self._state = State.QUEUED
+        self._desk.enqueue(self)
+
+    def take(self) -> Parcel | None:
+        """What is to be emitted next; None if that has changed since it was queued. Exactly one `settle` follows."""
+        if self._state is not State.QUEUED or self._grant is None or self._header is None:
+            return None
+        if not self._front:
+            self._front, self._pending = self._pending, []
+        self._state = State.OUT
+        self._parcel = Parcel(
+            outbox=self,
+            grant=self._grant,
+            header=self._header,
+            items=self._front,
+            first_seq=self._seq + 1,
+            most=1 if self.alone else len(self._front),
+            cursor_of=self._cursor_of,
+        )
+        return self._parcel
+
+    def acknowledged(self, parcel: Parcel, done: Emitted) -> None:
+        """The sink has taken part of the parcel."""
+        if parcel is not self._parcel:
+            return
+        self._parcel = None
+        self._attempts = 0
+        self.alone = False
+        del self._front[: done.items]
+        self._release(done.size)
+        if parcel.header is self._header:
+            self._seq = done.last_seq
+            self._digests = (self._digests + done.digests)[-HANDOFF_MESSAGES * DIGEST_BYTES :]
+        if done.cursor is not None:
+            self._note(done.cursor)
+        self._flush_left -= done.items
+        if self._flushed is not None and self._flush_left <= 0:
+            self._end_flush()
+        else:
+            self._go_on()
+
+    def again(self, parcel: Parcel, delay: float, *, alone: bool = False) -> None:
+        """The sink has not taken the parcel, or nobody knows: send the same records again, after `delay` seconds.
+
+        `alone`: one record at a time, in a call of its own.
+        """
+        if parcel is not self._parcel:
+            return
+        self._parcel = None
+        self.alone = self.alone or alone
+        if delay <= 0:
+            self._queue()
+            return
+        self._state = State.WAITING
+        self._wait = asyncio.get_running_loop().call_later(delay, self._go_on)
+
+    def failed(self) -> int:
+        """Count an attempt that the sink did not take; returns how many there were in a row."""
+        self._attempts += 1
+        return self._attempts
+
+    def hold(self, parcel: Parcel) -> None:
+        """The grant did not allow to emit: wait until it may."""
+        if parcel is not self._parcel:
+            return
+        self._parcel = None
+        self._state = State.WAITING
+        self._wait = asyncio.get_running_loop().create_task(self._until_emit(parcel.grant))
+
+    async def _until_emit(self, grant: Grant) -> None:
+        await grant.until_emit()
+        self._go_on()
+
+    def refused(self, parcel: Parcel, reason: str) -> None:
+        """The sink will never take the parcel's first record: a `gap` takes its place, so that consumers know."""
+        if parcel is not self._parcel:
+            return
+        lost, at = self._front[0]
+        if isinstance(lost, Event):
+            self.again(parcel, REFUSED_SECONDS)
+            return
+        self._parcel = None
+        told = {"from": timestamp(at), "to": timestamp(at), "resumed": False, "reason": SINK_REFUSED, "code": reason}
+        gap = (Event(Control.GAP, told), at)
+        self._release(cost(self._front[0]) - cost(gap))
+        self._front[0] = gap
+        if _ends_message(lost):
+            self._desk.discarded(1)
+        self.alone = False
+        self._queue()
+
+    def _go_on(self) -> None:
+        self._wait = None
+        if self._front or self._pending:
+            self._queue()
+        else:
+            self._state = State.IDLE
+
+    def _release(self, size: int) -> None:
+        self._bytes -= size
+        self._budget.used -= size
+        if self._room is not None and not self._room.done() and self._has_room():
+            self._room.set_result(None)
+
+    # Cursors
+
+    def _note(self, cursor: str) -> None:
+        """Remember how far the output has come, and have that stored at most every `checkpoint_seconds`."""
+        self._cursor = cursor
+        if self._checkpoint_timer is None:
+            loop = asyncio.get_running_loop()
+            self._checkpoint_timer = loop.call_later(self._checkpoint_seconds, self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        self._checkpoint_timer = None
+        if self._grant is not None and self._cursor is not None:
+            self._grant.checkpoint(self._cursor)
+
+    # Ending
+
+    async def flush(self) -> Remains:
+        """Emit what is buffered now and wait until it is acknowledged; then nothing more, until another `begin`.
+
+        Raises `Discarded` if the lease is lost meanwhile.
+        """
+        waiting = len(self._front) + len(self._pending)
+        if self._grant is not None and waiting:
+            self._flush_left = waiting
+            self._flushed = asyncio.get_running_loop().create_future()
+            await self._flushed
+        else:
+            self._shut()
+        return Remains(cursor=self._cursor, handoff=Handoff(digests=self._digests, last_seq=self._seq))
+
+    def _end_flush(self) -> None:
+        flushed, self._flushed = self._flushed, None
+        if flushed is not None and not flushed.done():
+            self._shut()
+            flushed.set_result(None)
+        else:
+            self._go_on()
+
+    def discard(self) -> int:
+        """The lease is lost: emit nothing more and drop everything. Returns the number of messages dropped."""
+        dropped = self.buffered_messages
+        self._shut()
+        # The lists may be out in a thread: leave them to it.
+        self._front, self._pending = [], []
+        self._release(self._bytes)
+        self._expected = ()
+        self._desk.discarded(dropped)
+        if self._flushed is not None and not self._flushed.done():
+            self._flushed.set_exception(Discarded(self._connection))
+        self._flushed = None
+        return dropped
+
+    def _stop_waiting(self) -> None:
+        if self._wait is not None:
+            self._wait.cancel()
+            self._wait = None
+
+    def _shut(self) -> None:
+        self._state = State.SHUT
+        self._grant = None
+        self._parcel = None
+        self._stop_waiting()
+        if self._checkpoint_timer is not None:
+            self._checkpoint_timer.cancel()
+            self._checkpoint_timer = None
+
+
+def _ends_message(payload: str | bytes | Part | Event) -> bool:
+    if isinstance(payload, Event):
+        return False
+    return not isinstance(payload, Part) or payload.last

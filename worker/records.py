@@ -1,0 +1,228 @@
+"""Output records: one JSON object per record, several consecutive ones of a connection as the lines of one entry.
+
+    {"connectionId", "epoch", "seq", "type": "message", "receivedAt", "workerId", "encoding": "text" | "base64", "data"}
+
+`seq` counts from 1 within an epoch. It is assigned when a record is encoded, and again the same when it is encoded
+anew after an attempt of unknown outcome, so that a consumer may drop whatever is not above the highest (epoch, seq)
+that it has seen. Control records share the sequence: `opened`, `closed` {code, reason}, `gap` {from, to, resumed,
+reason}. A message too large for one record is split into records of its own `seq` with `part` (from 1) and `parts`.
+"""
+
+import time
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from leases.rows import DIGEST_BYTES
+
+JSON_GROWTH = 6
+"""A control character of one byte becomes six in JSON (`\\u0000`); nothing grows more (RFC 8259 section 7)."""
+
+
+class Control(StrEnum):
+    """What a record tells about the connection itself."""
+
+    OPENED = "opened"
+    CLOSED = "closed"
+    GAP = "gap"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A control record before it has a place in the sequence."""
+
+    kind: Control
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One piece of a message too large for one record."""
+
+    data: str | bytes
+    part: int
+    parts: int
+    digest: bytes = b""
+    """In the last part: the digest of the whole message."""
+    cursor: str | None = None
+    """In the last part: the resume cursor that the whole message carries."""
+
+    @property
+    def last(self) -> bool:
+        """Whether the message is complete with this part."""
+        return self.part == self.parts
+
+
+Item = tuple[str | bytes | Part | Event, float]
+"""What waits in an outbox: a payload, and when it was received in unix seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a sink takes, in bytes and entries. A batch always takes one entry, and an entry one record."""
+
+    batch_entries: int
+    batch_bytes: int
+    entry_bytes: int
+    """Consecutive records are packed into an entry up to this size."""
+    record_bytes: int
+    """The largest record, as encoded."""
+    part_bytes: int
+    """A message of more payload than this is split; in base64 it must fit into a record."""
+
+    @property
+    def plain_length(self) -> int:
+        """A text of up to this many characters, or as many bytes, fits into a record whatever it consists of.
+
+        A character is at most 4 bytes of UTF-8, or 6 of JSON where it is a control character.
+        """
+        return self.record_bytes // JSON_GROWTH - 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What all records of one entry have in common."""
+
+    connection: str
+    epoch: int
+    worker: str
+    """The session of the emitting process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Consecutive records of one connection as JSON lines: what a sink takes or refuses as a whole."""
+
+    header: Header
+    first_seq: int
+    last_seq: int
+    data: bytes
+
+
+def digest(data: str | bytes) -> bytes:
+    """What stands for a message in a hand-over."""
+    return blake2b(data.encode() if isinstance(data, str) else data, digest_size=DIGEST_BYTES).digest()
+
+
+def item_digest(payload: str | bytes | Part | Event) -> bytes:
+    """The digest of the message that ends with this item; empty where none does."""
+    if isinstance(payload, Event):
+        return b""
+    if isinstance(payload, Part):
+        return payload.digest
+    return digest(payload)
+
+
+def split(data: str | bytes, limits: Limits) -> Sequence[str | bytes]:
+    """Cut a message into pieces that each fit into a record; a single one if it fits as it is. Text stays text."""
+    if isinstance(data, bytes):
+        return [data[at : at + limits.part_bytes] for at in range(0, len(data), limits.part_bytes)] or [data]
+    encoded = data.encode()
+    size = limits.part_bytes
+    if len(encoded) <= size and _fits(data, limits):
+        return [data]
+    pieces = _split_text(encoded, size)
+    if all(_fits(piece, limits) for piece in pieces):
+        return pieces
+    return _split_text(encoded, limits.plain_length)
+
+
+def _fits(text: str, limits: Limits) -> bool:
+    return len(orjson.dumps(text)) + 1024 <= limits.record_bytes
+
+
+def _split_text(encoded: bytes, size: int) -> list[str]:
+    """Cut UTF-8 into pieces of at most `size` bytes, between characters."""
+    pieces = []
+    start = 0
+    while start < len(encoded):
+        end = min(start + size, len(encoded))
+        while end < len(encoded) and encoded[end] & 0xC0 == 0x80:
+            end -= 1
+        pieces.append(encoded[start:end].decode())
+        start = end
+    return pieces
+
+
+class _Stamps:
+    """Unix seconds as ISO 8601 in UTC with milliseconds. Neighbours share the second, which is the costly part."""
+
+    __slots__ = ("_prefix", "_second")
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._prefix = ""
+
+    def __call__(self, at: float) -> str:
+        second = int(at)
+        if second != self._second:
+            self._second = second
+            self._prefix = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._prefix}.{int((at - second) * 1000):03d}Z"
+
+
+def timestamp(at: float) -> str:
+    """Unix seconds as ISO 8601 in UTC with milliseconds."""
+    return _Stamps()(at)
+
+
+def encode(header: Header, items: Sequence[Item], first_seq: int, limits: Limits, most: int) -> tuple[Entry, int]:
+    """Pack as many items as fit into one entry, at least one and at most `most`. Returns it and how many it took."""
+    stamp = _Stamps()
+    lines: list[bytes] = []
+    size = 0
+    seq = first_seq
+    common = {"connectionId": header.connection, "epoch": header.epoch}
+    message: dict[str, Any] = common | {
+        "seq": 0,
+        "type": "message",
+        "receivedAt": "",
+        "workerId": header.worker,
+        "encoding": "text",
+        "data": "",
+    }
+    for payload, received_at in islice(items, most):
+        if isinstance(payload, str):
+            message["seq"] = seq
+            message["receivedAt"] = stamp(received_at)
+            message["encoding"] = "text"
+            message["data"] = payload
+            line = orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)
+        elif isinstance(payload, bytes):
+            message["seq"] = seq
+            message["receivedAt"] = stamp(received_at)
+            message["encoding"] = "base64"
+            message["data"] = b64encode(payload).decode()
+            line = orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)
+        elif isinstance(payload, Part):
+            text = isinstance(payload.data, str)
+            whole = message | {
+                "seq": seq,
+                "receivedAt": stamp(received_at),
+                "encoding": "text" if text else "base64",
+                "data": payload.data if isinstance(payload.data, str) else b64encode(payload.data).decode(),
+                "part": payload.part,
+                "parts": payload.parts,
+            }
+            line = orjson.dumps(whole, option=orjson.OPT_APPEND_NEWLINE)
+        else:
+            told = common | {
+                "seq": seq,
+                "type": payload.kind.value,
+                "receivedAt": stamp(received_at),
+                "workerId": header.worker,
+            }
+            line = orjson.dumps({**told, **payload.fields, **told}, option=orjson.OPT_APPEND_NEWLINE)
+        size += len(line)
+        if size > limits.entry_bytes and lines:
+            break
+        lines.append(line)
+        seq += 1
+    data = b"".join(lines)
+    return Entry(header=header, first_seq=first_seq, last_seq=seq - 1, data=data), len(lines)
