@@ -59,6 +59,8 @@ class Holding:
         self.cursor: str | None = None
         self.status: Item | None = None
         self.strikes: int | None = None
+        self.begun_at = clock.now()
+        """When it became, or began to stand by for becoming, the owner."""
         self._not_before = float("-inf")
         self._gate = gate
         self._desk = desk

@@ -5,6 +5,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -12,11 +13,10 @@ from typing import Any
 from leases import events, writes
 from leases.conditions import Unknown
 from leases.fleet import FleetView
-from leases.handover import HandOver
 from leases.holdings import Considered, Holdings
 from leases.judging import Judging
+from leases.moving import Mover
 from leases.persist import Persistent
-from leases.placement import Targets
 from leases.ports import Clock, Hints, Host, Store
 from leases.rows import DeadBy, Load, SessionRow, SessionState
 from leases.session import Session, SessionOver
@@ -25,10 +25,11 @@ from leases.timings import Timings
 
 AUDIT_SECONDS = 60.0
 WATCH_SECONDS = 0.5
-HAND_OVERS_AT_ONCE = 128
-TRIES = 3
-LAST_RELEASE_SECONDS = 15.0
-"""After the drain deadline: the time for releasing what is left, well inside the stop timeout."""
+BURY_ATTEMPTS = 3
+
+
+class _Drained(Exception):
+    """The session has handed over what it held, and is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +109,9 @@ class Member:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     await self._serve(session, tasks)
-            except* SessionOver:
-                await self._bury(session)
-            finally:
+            except* (SessionOver, _Drained):
                 self.holdings = None
+                await self._bury(session)
 
     async def _open(self) -> Session:
         while True:
@@ -148,9 +148,10 @@ class Member:
         return replace(self._host.load(), held=len(self.holdings) if self.holdings is not None else 0)
 
     async def _bury(self, session: Session) -> None:
-        """Make it known that a lost session is dead, if it is not: whoever reads that may claim at once."""
+        """Make it known that a session is over: whoever reads that may claim at once. Else the judges will find out."""
         write = writes.declare_dead(session.id, DeadBy.SELF, None, int(self._clock.wall()))
-        await Persistent(self._store, self._rng, self._observer).write(write)
+        with suppress(Unknown):
+            await Persistent(self._store, self._rng, self._observer).write(write, attempts=BURY_ATTEMPTS)
 
     async def _serve(self, session: Session, tasks: asyncio.TaskGroup) -> None:
         holdings = Holdings(
@@ -176,6 +177,14 @@ class Member:
             sweeper=sweeper,
             observer=self._observer,
         )
+        mover = Mover(
+            holdings,
+            store=self._store,
+            view=self.view,
+            clock=self._clock,
+            observer=self._observer,
+            spawn=tasks.create_task,
+        )
         loops: list[Coroutine[Any, Any, None]] = [
             self._live(session, holdings),
             holdings.scribe.run(),
@@ -185,14 +194,16 @@ class Member:
             self._repeat(WATCH_SECONDS, holdings.watch_offers),
             sweeper.run(),
             judging.run(),
+            mover.even_out(),
             self._pass_on_stop(session),
         ]
         running = [tasks.create_task(loop) for loop in loops]
         await session.draining.wait()
-        await self._drain(session, holdings, tasks)
+        self._stopping.set()
+        await mover.drain(self._drain_seconds)
         for loop in running:
             loop.cancel()
-        await self._bury(session)
+        raise _Drained
 
     async def _live(self, session: Session, holdings: Holdings) -> None:
         try:
@@ -230,60 +241,8 @@ class Member:
             for holding in holdings.held:
                 holding.runner.resume()
 
-    # Draining
-
     async def _pass_on_stop(self, session: Session) -> None:
         """Say in the session row that this process drains, so that nobody offers it anything."""
         await self._stopping.wait()
         session.draining.set()
         await Persistent(self._store, self._rng, self._observer).write(writes.drain_session(session.id))
-
-    async def _drain(self, session: Session, holdings: Holdings, tasks: asyncio.TaskGroup) -> None:
-        """Hand over everything, and release what is left at the deadline."""
-        self._stopping.set()
-        try:
-            await self.view.refresh(self._store)
-        except Unknown as unknown:
-            self._observer.saw(events.StoreFailed("list", str(unknown)))
-        for holding in holdings.standbys:
-            await holdings.release(holding.connection)
-        mover = _Mover(holdings, HandOver(holdings, self._clock, self._observer), Targets(session.id), self.view)
-        moves = [tasks.create_task(mover.move(holding.connection)) for holding in holdings.held]
-        if moves:
-            await asyncio.wait(moves, timeout=self._drain_seconds)
-        left = [tasks.create_task(mover.release(holding.connection)) for holding in holdings.held]
-        if left:
-            await asyncio.wait(left, timeout=LAST_RELEASE_SECONDS)
-        await holdings.closed()
-
-
-class _Mover:
-    """Moves the connections of a session that drains, some at once, each to the target that is best at that moment."""
-
-    def __init__(self, holdings: Holdings, handover: HandOver, targets: Targets, view: FleetView) -> None:
-        self._holdings = holdings
-        self._handover = handover
-        self._targets = targets
-        self._view = view
-        self._gate = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
-
-    async def move(self, connection: str) -> None:
-        """Hand a connection over, or release it if nobody takes it."""
-        async with self._gate:
-            declined: set[str] = set()
-            while len(declined) < TRIES:
-                holding = self._holdings.get(connection)
-                if holding is None or holding.runner.exclusive:
-                    break
-                target = self._targets.choose(self._view.current, declined)
-                if target is None:
-                    break
-                if await self._handover.give(connection, target):
-                    return
-                declined.add(target)
-            await self.release(connection)
-
-    async def release(self, connection: str) -> None:
-        """Give a connection back, for whoever has room."""
-        if await self._holdings.release(connection):
-            await self._holdings.hint((connection,))

@@ -53,8 +53,7 @@ class Scribe:
 
     def _next(self, holding: Holding) -> Write | None:
         if holding.status is not None or holding.strikes is not None:
-            status = holding.status if holding.status is not None else holding.row.status or {}
-            return writes.report(holding.connection, self._session, holding.epoch, status, holding.strikes)
+            return writes.report(holding.connection, self._session, holding.epoch, holding.status, holding.strikes)
         if holding.cursor is not None:
             return writes.checkpoint(holding.connection, self._session, holding.epoch, holding.cursor)
         return None

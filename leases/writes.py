@@ -150,13 +150,13 @@ def checkpoint(connection: str, session: str, epoch: int, cursor: str) -> Write:
     )
 
 
-def report(connection: str, session: str, epoch: int, status: Item, strikes: int | None = None) -> Write:
+def report(connection: str, session: str, epoch: int, status: Item | None, strikes: int | None = None) -> Write:
     """Show the observed state. Refused: the lease is lost. `strikes` 0 forgives, once it has stayed open."""
     return Write(
         name="status",
         key=connection_key(connection),
         condition=AllOf(_held(session, epoch)),
-        set={"status": status} | ({} if strikes is None else {"strikes": strikes}),
+        set=({} if status is None else {"status": status}) | ({} if strikes is None else {"strikes": strikes}),
     )
 
 

@@ -18,9 +18,7 @@ def row(
     offer = None
     if offered_to is not None:
         offer = Offer(session=offered_to, nonce="n", for_epoch=epoch, generation=generation)
-    return ConnectionRow(
-        connection="c", owner=owner, epoch=epoch, desired=desired, generation=generation, offer=offer
-    )
+    return ConnectionRow(connection="c", owner=owner, epoch=epoch, desired=desired, generation=generation, offer=offer)
 
 
 HELD = Held(epoch=7, generation=1)

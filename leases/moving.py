@@ -1,0 +1,114 @@
+"""Which connections move where: all of them when a session drains, some of them when the fleet has grown."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from leases import events
+from leases.balance import plan
+from leases.conditions import Unknown
+from leases.fleet import Fleet, FleetView
+from leases.handover import HandOver
+from leases.holding import Phase
+from leases.holdings import Holdings
+from leases.placement import Targets
+from leases.ports import Clock, Store
+
+HAND_OVERS_AT_ONCE = 128
+"""While draining. Each takes a few writes, and as long as the target takes to connect."""
+TRIES = 3
+LAST_RELEASE_SECONDS = 15.0
+"""After the drain deadline: the time for releasing what is left, well inside the stop timeout."""
+EVEN_OUT_SECONDS = 10.0
+EVEN_OUT_MOVES = 25
+"""Moves of one session in one round: a tenth of a usual worker in ten seconds."""
+STEADY_SECONDS = 15.0
+"""A session gets connections by evening out only after it was seen for this long."""
+REST_SECONDS = 60.0
+"""A connection that has just come stays for this long."""
+
+
+class Mover:
+    """Moves connections of one session to others."""
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        *,
+        store: Store,
+        view: FleetView,
+        clock: Clock,
+        observer: events.Observer,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._holdings = holdings
+        self._store = store
+        self._view = view
+        self._clock = clock
+        self._observer = observer
+        self._spawn = spawn
+        self._handover = HandOver(holdings, clock, observer)
+        self._targets = Targets(holdings.session.id)
+        self._gate = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
+        self._first_seen: dict[str, float] = {}
+
+    async def drain(self, seconds: float) -> None:
+        """Hand everything over, and release what is left after so many seconds."""
+        try:
+            await self._view.refresh(self._store)
+        except Unknown as unknown:
+            self._observer.saw(events.StoreFailed("list", str(unknown)))
+        for holding in self._holdings.standbys:
+            await self._holdings.release(holding.connection)
+        moves = [self._spawn(self._move(holding.connection)) for holding in self._holdings.held]
+        if moves:
+            await asyncio.wait(moves, timeout=seconds)
+        left = [self._spawn(self._release(holding.connection)) for holding in self._holdings.held]
+        if left:
+            await asyncio.wait(left, timeout=LAST_RELEASE_SECONDS)
+        await self._holdings.closed()
+
+    async def _move(self, connection: str) -> None:
+        """Hand a connection over to whoever is best at that moment, or release it if nobody takes it."""
+        async with self._gate:
+            declined: set[str] = set()
+            while len(declined) < TRIES:
+                holding = self._holdings.get(connection)
+                if holding is None or holding.runner.exclusive:
+                    break
+                target = self._targets.choose(self._view.current, declined)
+                if target is None:
+                    break
+                if await self._handover.give(connection, target):
+                    return
+                declined.add(target)
+            await self._release(connection)
+
+    async def _release(self, connection: str) -> None:
+        if await self._holdings.release(connection):
+            await self._holdings.hint((connection,))
+
+    async def even_out(self) -> None:
+        """Hand over what is above this session's fair share, for ever, a little at a time.
+
+        Connections whose upstream tolerates only one socket stay where they are: each move would interrupt them.
+        """
+        while True:
+            await asyncio.sleep(EVEN_OUT_SECONDS)
+            fleet = self._view.current
+            steady = self._steady(fleet)
+            if self._holdings.session.draining.is_set():
+                continue
+            targets = plan(fleet, self._holdings.session.id, len(self._holdings.held), steady, EVEN_OUT_MOVES)
+            rested = self._clock.now() - REST_SECONDS
+            movable = [
+                holding.connection
+                for holding in self._holdings.held
+                if holding.phase is Phase.HELD and holding.begun_at < rested and not holding.runner.exclusive
+            ]
+            await asyncio.gather(*map(self._handover.give, movable, targets))
+
+    def _steady(self, fleet: Fleet) -> set[str]:
+        now = self._clock.now()
+        self._first_seen = {row.session: self._first_seen.get(row.session, now) for row in fleet.alive}
+        return {session for session, since in self._first_seen.items() if now - since >= STEADY_SECONDS}
