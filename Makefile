@@ -48,7 +48,7 @@ model: $(STAMP) ## Check the formal model of the lease protocol.
 	@$(BIN)/python spec/check.py
 
 simulate: $(STAMP) ## Many random runs of the protocol. SEEDS=n
-	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS)
 
 clean: ## Remove caches and what was synthesized; .venv stays.
 	@rm -rf .cache .local cdk.out .pytest_cache .mypy_cache .ruff_cache
