@@ -7,6 +7,7 @@ from urllib.error import HTTPError
 import pytest
 
 from local import assembly
+from local.api import Api
 from local.aws import Aws
 from local.bridges import LEFT_OUT
 from local.deploy import UnknownSettingError, deploy
@@ -55,6 +56,12 @@ def test_the_api_refuses_who_does_not_sign(stacks: Deployed) -> None:
 
     with refused.value:
         assert refused.value.code == HTTPStatus.FORBIDDEN
+
+
+def test_a_signed_request_reaches_the_function(stacks: Deployed) -> None:
+    answer = Api(stacks.api_url).call("GET", "/connections")
+
+    assert (answer.status, answer.body["connections"]) == (HTTPStatus.OK, [])
 
 
 def test_tasks_are_started_as_the_task_definition_says(stacks: Deployed) -> None:
