@@ -49,7 +49,7 @@ def revise(row: ConnectionRow, spec: ConnectionSpec, desired: Desired, now: floa
     )
 
 
-def spec_of(item: Item) -> ConnectionSpec:
+def read_spec(item: Item) -> ConnectionSpec:
     """The request in a spec row. Raises `Refusal` where a newer version of the application would refuse it."""
     return ConnectionSpec.from_json(item["spec"])
 

@@ -350,10 +350,17 @@ class ConnectionRequest(ConnectionSpec):
 
     desired: Literal["RUNNING", "PAUSED"] = "RUNNING"
 
-    @property
-    def spec(self) -> ConnectionSpec:
-        """The part that is stored as a generation of the connection's request."""
-        return ConnectionSpec.model_validate({name: getattr(self, name) for name in ConnectionSpec.model_fields})
+
+class ConnectionChange(ConnectionSpec):
+    """The body of PATCH /connections/{id}, laid over the request: a field that is given replaces that field."""
+
+    desired: Literal["RUNNING", "PAUSED"] | None = None
+    """Pauses or resumes; without it, neither."""
+
+
+def spec_of(document: ConnectionRequest | ConnectionChange) -> ConnectionSpec:
+    """The part of a body that is stored as a generation of the connection's request."""
+    return ConnectionSpec.model_validate({name: getattr(document, name) for name in ConnectionSpec.model_fields})
 
 
 M = TypeVar("M", bound=Model)

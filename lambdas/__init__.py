@@ -1,0 +1,1 @@
+"""Thin handlers, each with its logic in plain modules beside it."""

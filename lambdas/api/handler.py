@@ -1,0 +1,88 @@
+"""The API's Lambda function: one line per route. API Gateway has authenticated the caller and chosen the route."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from connections.refusal import Refusal
+from connections.url_policy import UrlPolicy
+from lambdas import clients
+from lambdas.api import listing, workers
+from lambdas.api.connections import Connections
+from lambdas.api.http import ApiError, Json, Request, Response, error_response, not_found, unavailable
+from lambdas.api.notify import Notifier
+from lambdas.api.release import Clock, Releases
+from lambdas.metering import count
+from leases.conditions import Unknown
+from telemetry.logs import Field
+from telemetry.metrics import CONNECTIONS_REQUESTED, ENQUEUE_FAILURES, REQUESTS_REFUSED
+
+logger = Logger()
+metrics = Metrics()
+table = clients.table()
+connections = Connections(
+    table=table,
+    notifier=Notifier(table, clients.hints(), logger, lambda: count(metrics, ENQUEUE_FAILURES)),
+    policy=UrlPolicy.parse(os.environ["ALLOWED_HOSTS"]),
+    secret_prefix=os.environ["SECRET_PREFIX"],
+    now=time.time,
+)
+releases = Releases(connections, Clock())
+
+
+def create(request: Request) -> Response:
+    """POST /connections"""
+    view = connections.create(request.body, request.caller, request.headers.get("idempotency-key"))
+    count(metrics, CONNECTIONS_REQUESTED)
+    return Response(HTTPStatus.ACCEPTED, view.to_json(), {"Location": f"./connections/{view.row.connection}"})
+
+
+def accepted(body: Json) -> Response:
+    """The answer to a change, which is made by the time that the observed state shows it."""
+    return Response(HTTPStatus.ACCEPTED, body)
+
+
+def ok(body: Json) -> Response:
+    """The answer to a question."""
+    return Response(HTTPStatus.OK, body)
+
+
+ROUTES: Mapping[str, Callable[[Request], Response]] = {
+    "POST /connections": create,
+    "GET /connections": lambda request: ok(listing.page(table, request.query)),
+    "GET /connections/{id}": lambda request: ok(connections.get(request.id).to_json()),
+    "PATCH /connections/{id}": lambda request: accepted(connections.change(request.id, request.body).to_json()),
+    "DELETE /connections/{id}": lambda request: accepted(connections.stop(request.id).to_json()),
+    "POST /connections/{id}/force-release": lambda request: accepted(
+        releases.force(request.id, request.body).to_json()
+    ),
+    "GET /workers": lambda _: ok(workers.workers(table)),
+    "POST /workers/{id}/drain": lambda request: accepted(workers.drain(table, request.id)),
+}
+
+
+@metrics.log_metrics
+def handler(event: Mapping[str, Any], _: LambdaContext) -> Json:
+    """Answer one request."""
+    return answer(event).to_event()
+
+
+def answer(event: Mapping[str, Any]) -> Response:
+    """The answer to a request, refusals and outages included."""
+    try:
+        request = Request.from_event(event)
+        route = ROUTES.get(request.route)
+        if route is None:
+            raise not_found("route")
+        return route(request)
+    except (Refusal, ApiError) as refused:
+        count(metrics, REQUESTS_REFUSED)
+        return error_response(refused)
+    except Unknown as unknown:
+        logger.warning("no answer from the table; the client is asked to try again", extra={Field.REASON: str(unknown)})
+        return error_response(unavailable())

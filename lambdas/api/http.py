@@ -1,0 +1,134 @@
+"""Requests and answers of the REST API, between API Gateway's events and plain values."""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from connections.refusal import Refusal
+from connections.spec import MAX_BODY_BYTES
+
+Json = dict[str, Any]
+
+
+class ApiError(Exception):
+    """An answer that is not a success. Its message never repeats a value of the request."""
+
+    def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+def not_found(what: str) -> ApiError:
+    """There is no such thing."""
+    return ApiError(HTTPStatus.NOT_FOUND, "not_found", f"there is no such {what}")
+
+
+def conflict(code: str, message: str) -> ApiError:
+    """The request is fine but does not go with the state of things."""
+    return ApiError(HTTPStatus.CONFLICT, code, message)
+
+
+def unavailable() -> ApiError:
+    """The table did not answer. The same request may be sent again."""
+    return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", "the table does not answer; try again")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call, as API Gateway has routed it."""
+
+    route: str
+    """Method and resource, as `GET /connections/{id}`."""
+    id: str
+    """The path parameter, or nothing."""
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    """By name in lower case."""
+    body: bytes
+    caller: str
+
+    @classmethod
+    def from_event(cls, event: Mapping[str, Any]) -> "Request":
+        """Read a proxy event. Raises `Refusal` or `ApiError` for a body or parameters that cannot be read."""
+        identity = event["requestContext"].get("identity") or {}
+        return cls(
+            route=f"{event['httpMethod']} {event['resource']}",
+            id=(event.get("pathParameters") or {}).get("id", ""),
+            query=_once(event.get("multiValueQueryStringParameters") or {}, "the query"),
+            headers=_headers(event),
+            body=_body(event),
+            caller=caller(identity),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One answer."""
+
+    status: HTTPStatus
+    body: Json
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def to_event(self) -> Json:
+        """The answer that API Gateway expects."""
+        return {
+            "statusCode": self.status.value,
+            "headers": {"Content-Type": "application/json", "Cache-Control": "no-store", **self.headers},
+            "body": json.dumps(self.body, ensure_ascii=False),
+            "isBase64Encoded": False,
+        }
+
+
+def error_response(error: ApiError | Refusal) -> Response:
+    """The one shape of all errors."""
+    if isinstance(error, Refusal):
+        where = {} if error.field is None else {"field": error.field}
+        body = {"code": error.code, "message": error.message} | where
+        return Response(HTTPStatus.BAD_REQUEST, {"error": body})
+    headers = {"Retry-After": "1"} if error.status is HTTPStatus.SERVICE_UNAVAILABLE else {}
+    return Response(error.status, {"error": {"code": error.code, "message": str(error)}}, headers)
+
+
+def caller(identity: Mapping[str, Any]) -> str:
+    """Who asks: the principal without the name of its session, which differs from one run of a job to the next.
+
+    `arn:aws:sts::1:assumed-role/Deploy/run-17` is the caller `arn:aws:sts::1:assumed-role/Deploy`.
+    """
+    arn = str(identity.get("userArn") or identity.get("accountId") or "anonymous")
+    return arn.rpartition("/")[0] if ":assumed-role/" in arn else arn
+
+
+def _once(parameters: Mapping[str, list[str]], where: str) -> dict[str, str]:
+    for name, values in parameters.items():
+        if len(values) != 1:
+            raise Refusal("invalid_value", f"given more than once in {where}", name[:128])
+    return {name: values[0] for name, values in parameters.items()}
+
+
+def _headers(event: Mapping[str, Any]) -> dict[str, str]:
+    headers: dict[str, list[str]] = {}
+    for name, values in (event.get("multiValueHeaders") or {}).items():
+        headers.setdefault(name.lower(), []).extend(values)
+    return {name: ", ".join(values) for name, values in headers.items()}
+
+
+def _body(event: Mapping[str, Any]) -> bytes:
+    text: str = event.get("body") or ""
+    if event.get("isBase64Encoded"):
+        try:
+            body = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            raise Refusal("invalid_json", "the body is not base64, although it is marked so") from None
+    else:
+        # A lone surrogate cannot have been sent as UTF-8; it becomes what the parser refuses.
+        body = text.encode("utf-8", errors="surrogatepass")
+    if len(body) > MAX_BODY_BYTES:
+        raise ApiError(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", f"the body is larger than {MAX_BODY_BYTES} bytes"
+        )
+    return body

@@ -1,0 +1,44 @@
+"""What the API does with workers."""
+
+import re
+
+from lambdas.api.http import Json, conflict, not_found
+from lambdas.sessions import sessions
+from leases.conditions import Refused
+from leases.dynamodb import Table
+from leases.rows import SessionRow
+from leases.writes import drain_session
+
+SESSION_ID = re.compile(r"[!-~]{1,128}")
+"""What could be the id of a session; others are not worth a look into the table."""
+
+
+def workers(table: Table) -> Json:
+    """Every worker process of the last day. Raises `Unknown`."""
+    rows = sorted(sessions(table), key=lambda row: (row.opened_at, row.session))
+    return {"workers": [worker(row) for row in rows]}
+
+
+def worker(row: SessionRow) -> Json:
+    """One worker process as the API shows it."""
+    return {
+        "workerId": row.session,
+        "state": row.state.value,
+        "deadBy": row.dead_by.value if row.dead_by else None,
+        "held": row.held,
+        "capacity": row.capacity,
+        "messagesPerSecond": row.rate,
+        "revision": row.revision,
+        "taskArn": row.task_arn,
+        "openedAt": row.opened_at,
+    }
+
+
+def drain(table: Table, session: str) -> Json:
+    """Have a worker process hand over all that it holds. Raises `ApiError`, `Unknown`."""
+    outcome = table.write(drain_session(session)) if SESSION_ID.fullmatch(session) else Refused(None)
+    if not isinstance(outcome, Refused):
+        return worker(SessionRow.from_item(outcome.image))
+    if outcome.image is None:
+        raise not_found("worker")
+    raise conflict("worker_dead", "this worker has ended")

@@ -1,0 +1,1 @@
+"""Counts the fleet every minute, and puts right what every worker missed."""

@@ -1,0 +1,1 @@
+"""A dashboard widget that shows the live fleet."""
