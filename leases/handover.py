@@ -120,13 +120,11 @@ class HandOver:
 
     async def _regrant(self, holding: Holding) -> bool:
         """The transfer was refused: go on here, in a new epoch, which fences a transfer that is still on its way."""
-        nonce = self._holdings.new_id()
-        write = writes.regrant(holding.connection, str(holding.row.owner), holding.epoch, nonce)
-        result = await self._holdings.insist.write(write)
-        row = None if result.image is None else ConnectionRow.from_item(result.image)
-        if row is None or (isinstance(result, Refused) and row.grant != nonce):
+        result = await self._holdings.regrant(holding.connection, holding.epoch)
+        if isinstance(result, Refused):
             self._holdings.abort(holding, "regrant refused")
             return True
+        row = ConnectionRow.from_item(result.image)
         self._observer.saw(events.Regranted(holding.connection, row.epoch))
         holding.begin(replace(row, generation=holding.row.generation), self._clock.now())
         self._holdings.look_later(holding.connection)

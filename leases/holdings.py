@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from leases import events, writes
-from leases.conditions import Refused, Unknown, Write
+from leases.conditions import Refused, Unknown, Write, Written
 from leases.decisions import Act, decide
 from leases.holding import Holding, Phase
 from leases.persist import Persistent
@@ -300,10 +300,7 @@ class Holdings:
             case Act.DISMISS, Holding(), _:
                 self._dismiss(holding, "not needed any more")
             case Act.ADOPT, _, ConnectionRow():
-                if holding is not None:
-                    self.abort(holding, f"owned in epoch {row.epoch}")
-                self._observer.saw(events.Adopted(connection, row.epoch))
-                await self._start(row, self._timings.drain)
+                await self._adopt(row, holding)
             case Act.BEGIN, Holding(), ConnectionRow():
                 holding.begin(row, self._clock.now())
             case Act.FINALIZE, _, ConnectionRow():
@@ -320,6 +317,32 @@ class Holdings:
                 holding.named_at = self._clock.now()
             case Act.NOTHING, Holding(), ConnectionRow():
                 holding.heard(row)
+
+    async def _adopt(self, row: ConnectionRow, holding: Holding | None) -> None:
+        """Run what the row says is this session's: in a new epoch, since it may have been ended here in this one, and
+        since the row may be older than that."""
+        if holding is not None:
+            self.abort(holding, f"owned in epoch {row.epoch}")
+        result = await self.regrant(row.connection, row.epoch)
+        now_says = _row(result.image)
+        if now_says is None or isinstance(result, Refused) or now_says.desired is not Desired.RUNNING:
+            await self._act(row.connection, now_says)
+            return
+        self._observer.saw(events.Adopted(row.connection, now_says.epoch))
+        await self._start(now_says, self._timings.drain)
+
+    async def regrant(self, connection: str, epoch: int) -> Written | Refused:
+        """Go on as the owner in a new epoch, which fences whatever is still on its way in the old one."""
+        nonce = self.new_id()
+        result = await self.insist.write(writes.regrant(connection, self.session.id, epoch, nonce))
+        image = result.image
+        if image is not None and (image.get("owner"), image["epoch"], image.get("grant")) == (
+            self.session.id,
+            epoch + 1,
+            nonce,
+        ):
+            return Written(image)
+        return result
 
     def note(self, holding: Holding) -> None:
         """See `leases.holding.Desk`."""
