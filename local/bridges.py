@@ -21,6 +21,9 @@ LEFT_OUT: Mapping[str, str] = {
 }
 """Kinds of resources that are left out, and why."""
 
+WORKER_SETTINGS = ("LEASE_", "OUTPUT_", "WORKER_")
+"""What the names of a worker's own settings begin with."""
+
 
 class DanglingReferenceError(ValueError):
     """What was left out is needed by something that was not."""
@@ -53,7 +56,8 @@ def bridge(template: Template) -> dict[str, Any]:
 def set_environment(template: Template, settings: Mapping[str, str]) -> tuple[dict[str, Any], set[str]]:
     """The template with other values in the environment of its functions and containers, where they have the name.
 
-    Also returns the names that were found.
+    A setting of the workers that the template leaves at its default is added to the containers. Also returns the names
+    that were set.
     """
     changed = json.loads(json.dumps(template))
     found: set[str] = set()
@@ -64,10 +68,11 @@ def set_environment(template: Template, settings: Mapping[str, str]) -> tuple[di
         variables.update({name: settings[name] for name in present})
         found |= present
         for container in properties.get("ContainerDefinitions", ()):
-            for entry in container.get("Environment", ()):
-                if entry["Name"] in settings:
-                    entry["Value"] = settings[entry["Name"]]
-                    found.add(entry["Name"])
+            values = {entry["Name"]: entry["Value"] for entry in container.get("Environment", ())}
+            present = {name for name in settings if name in values or name.startswith(WORKER_SETTINGS)}
+            values.update({name: settings[name] for name in present})
+            container["Environment"] = [{"Name": name, "Value": value} for name, value in values.items()]
+            found |= present
     return changed, found
 
 

@@ -78,5 +78,5 @@ def test_tasks_are_started_as_the_task_definition_says(stacks: Deployed) -> None
 
 
 def test_a_setting_that_nobody_has_is_refused_by_name(aws: Aws, synthesized: assembly.Assembly) -> None:
-    with pytest.raises(UnknownSettingError, match="WORKER_COLOUR"):
-        deploy(aws, synthesized, {"WORKER_CAPACITY": "1", "WORKER_COLOUR": "red"})
+    with pytest.raises(UnknownSettingError, match="COLOUR"):
+        deploy(aws, synthesized, {"WORKER_CAPACITY": "1", "COLOUR": "red"})

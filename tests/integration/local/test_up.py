@@ -88,13 +88,13 @@ def test_nothing_is_left_however_it_ends(number: signal.Signals) -> None:
 
 def test_a_setting_that_nobody_has_is_refused_by_name() -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "local", "up", "--set", "WORKER_COLOUR=red"],
+        [sys.executable, "-m", "local", "up", "--set", "COLOUR=red"],
         cwd=ROOT, env=python_environment(), capture_output=True, text=True, timeout=PATIENCE_SECONDS,
     )  # fmt: skip
 
     assert ran.returncode == 1
     assert ran.stdout == ""
-    assert "WORKER_COLOUR" in ran.stderr
+    assert "COLOUR" in ran.stderr
 
 
 async def test_a_connection_from_post_to_delete(running: Running) -> None:

@@ -70,11 +70,12 @@ def test_settings_replace_values_where_the_name_is_in_the_environment() -> None:
         },
     )
 
-    after, found = set_environment(before, {"A": "9", "C": "9"})
+    after, found = set_environment(before, {"A": "9", "C": "9", "WORKER_C": "9"})
 
-    assert found == {"A"}
+    assert found == {"A", "WORKER_C"}
     assert after["Resources"]["Function"]["Properties"]["Environment"]["Variables"] == {"A": "9", "B": "2"}
     assert after["Resources"]["Task"]["Properties"]["ContainerDefinitions"][0]["Environment"] == [
-        {"Name": "A", "Value": "9"}
+        {"Name": "A", "Value": "9"},
+        {"Name": "WORKER_C", "Value": "9"},
     ]
     assert before["Resources"]["Function"]["Properties"]["Environment"]["Variables"]["A"] == "1"
