@@ -1,0 +1,129 @@
+"""The life of a connection against a raw server: open, deliver, reopen, hand over, end."""
+
+import asyncio
+
+from tests.integration.engine.conftest import Bench, Lease
+from tests.support.upstream import Peer, RawUpstream, close, text, until
+
+
+async def test_opens_runs_its_opening_steps_and_delivers(bench: Bench) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.upgrade()
+        await peer.expect(1)
+        await peer.expect(2)
+        await peer.send(text("one") + text("two"))
+        await peer.serve()
+
+    async with RawUpstream(script) as upstream:
+        runner, lease = bench.run(upstream.url(), onOpen=["subscribe", {"base64": "AAH/"}], headers={"X-Key": "v"})
+        await until(lambda: bench.data(runner) == ["one", "two"])
+        peer = upstream.peers[0]
+        assert [seen.payload for seen in peer.frames] == [b"subscribe", b"\x00\x01\xff"]
+        assert peer.headers["x-key"] == "v"
+        assert peer.headers["host"] == f"localhost:{upstream.port}"
+        assert "sec-websocket-extensions" not in peer.headers
+        assert bench.kinds(runner) == ["opened", "message", "message"]
+        assert [record["seq"] for record in bench.records(runner.connection)] == [1, 2, 3]
+        assert lease.state == "OPEN"
+        assert runner.ready.is_set()
+        await runner.settle()
+        await runner.close()
+        await until(lambda: not peer.open)
+        assert peer.frames[-1].close_code == 1001
+
+
+async def test_a_clean_close_is_reopened(bench: Bench) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.upgrade()
+        await peer.send(text(f"session {len(upstream.peers)}"))
+        if len(upstream.peers) <= 3:
+            await peer.send([close(1000), close(1001, "bye"), close()][len(upstream.peers) - 1])
+            await peer.until_closed()
+        await peer.serve()
+
+    async with RawUpstream(script) as upstream:
+        runner, lease = bench.run(upstream.url())
+        await until(lambda: bench.data(runner)[-1:] == ["session 4"], seconds=40)
+        closes = [record for record in bench.records(runner.connection) if record["type"] == "closed"]
+        assert [(record["code"], record["reason"]) for record in closes] == [(1000, ""), (1001, "bye"), (1005, "")]
+        assert bench.kinds(runner)[:6] == ["opened", "message", "closed", "gap", "opened", "message"]
+        gap = bench.record(runner, "gap")
+        assert gap["from"] < gap["to"]
+        assert gap["resumed"] is False
+        assert upstream.peers[1].accepted_at - upstream.peers[0].upgraded_at < 4
+        assert lease.statuses[-1]["lastClose"]["code"] == 1005
+
+
+async def test_settle_flushes_and_a_new_grant_goes_on_without_a_loss(bench: Bench) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.upgrade()
+        for number in range(2000):
+            await peer.send(text(str(number)))
+            await asyncio.sleep(0)
+        await peer.serve()
+
+    async with RawUpstream(script) as upstream:
+        runner, _ = bench.run(upstream.url())
+        await until(lambda: len(bench.data(runner)) > 100)
+        remains = await runner.settle()
+        emitted = len(bench.data(runner))
+        assert remains.handoff.last_seq == bench.records(runner.connection)[-1]["seq"]
+        second = Lease(runner.connection, epoch=2)
+        runner.begin(second, None)
+        await until(lambda: len(bench.data(runner)) == 2000)
+        assert bench.data(runner) == [str(number) for number in range(2000)]
+        epochs = [record["epoch"] for record in bench.records(runner.connection) if record["type"] == "message"]
+        assert epochs == sorted(epochs)
+        assert emitted < 2000
+        assert len(upstream.peers) == 1
+
+
+async def test_a_standby_takes_over_where_the_old_owner_stopped(bench: Bench) -> None:
+    stop = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.upgrade()
+        await peer.serve()
+
+    async def feed(upstream: RawUpstream) -> None:
+        number = 0
+        while not stop.is_set():
+            for peer in upstream.open_peers:
+                await peer.send(text(f"m{number}"))
+            number += 1
+            await asyncio.sleep(0.001)
+
+    async with RawUpstream(script) as upstream:
+        old, _ = bench.run(upstream.url())
+        await asyncio.wait_for(old.ready.wait(), 20)
+        feeding = asyncio.create_task(feed(upstream))
+        await until(lambda: len(bench.data(old)) > 50)
+        new = bench.engine.runner(bench.row(old.connection))
+        bench.runners.append(new)
+        await asyncio.wait_for(new.ready.wait(), 20)
+        before = len(bench.data(old))
+        await until(lambda: len(bench.data(old)) > before + 20)
+        remains = await old.settle()
+        new.begin(Lease(old.connection, epoch=2), remains.handoff)
+        await old.close()
+        await until(lambda: len(bench.data(old)) > before + 200)
+        stop.set()
+        await feeding
+        data = bench.data(old)
+        first = int(data[0][1:])
+        assert data == [f"m{number}" for number in range(first, first + len(data))]
+
+
+async def test_a_lost_lease_emits_nothing_more_and_leaves_nothing(bench: Bench) -> None:
+    tasks = len(asyncio.all_tasks())
+    async with RawUpstream() as upstream:
+        runner, lease = bench.run(upstream.url())
+        await asyncio.wait_for(runner.ready.wait(), 20)
+        lease.allow(False)
+        await upstream.peers[0].send(text("late"))
+        await until(lambda: runner._outbox.buffered_messages == 1)
+        runner.abort()
+        lease.allow(True)
+        await until(lambda: not upstream.peers[0].open)
+        assert bench.data(runner) == []
+    await until(lambda: len(asyncio.all_tasks()) <= tasks)

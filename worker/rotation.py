@@ -1,0 +1,65 @@
+"""Two WebSockets of one connection side by side: what both brought is delivered once."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from leases.rows import HANDOFF_MESSAGES
+from worker.handover import overlap
+from worker.records import digest
+
+Message = tuple[str | bytes, float]
+"""A message, and when it was received in unix seconds."""
+
+PENDING_BYTES = 1024 * 1024
+"""What the new WebSocket may bring before it takes over."""
+
+
+class Overlap:
+    """While it lasts, the old WebSocket delivers and the new one waits."""
+
+    __slots__ = ("_delivered", "_pending", "pending_bytes")
+
+    def __init__(self) -> None:
+        self._delivered: deque[bytes] = deque(maxlen=HANDOFF_MESSAGES)
+        self._pending: list[Message] = []
+        self.pending_bytes = 0
+
+    def delivered(self, data: str | bytes) -> None:
+        """The old one brought a message."""
+        self._delivered.append(digest(data))
+
+    def pending(self, data: str | bytes, received_at: float) -> None:
+        """The new one brought a message."""
+        self._pending.append((data, received_at))
+        self.pending_bytes += len(data)
+
+    def forget_pending(self) -> None:
+        """The new one ended before it took over."""
+        self._pending.clear()
+        self.pending_bytes = 0
+
+    def cut(self) -> tuple[Sequence[Message], "Echo"]:
+        """The new one takes over: what of its messages is new, and what it may yet bring that is not."""
+        drop, expected = overlap(self._delivered, [digest(data) for data, _ in self._pending])
+        return self._pending[drop:], Echo(expected)
+
+
+class Echo:
+    """Messages that were delivered already, and that the slower one of two WebSockets brings only now."""
+
+    __slots__ = ("_expected",)
+
+    def __init__(self, expected: Sequence[bytes]) -> None:
+        self._expected = expected
+
+    def __bool__(self) -> bool:
+        return bool(self._expected)
+
+    def covers(self, data: str | bytes) -> bool:
+        """Whether this message was delivered already. The first one that was not ends the echo."""
+        found = digest(data)
+        if found not in self._expected:
+            self._expected = ()
+            return False
+        self._expected = self._expected[self._expected.index(found) + 1 :]
+        return True

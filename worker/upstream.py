@@ -1,0 +1,387 @@
+"""One WebSocket, from its handshake to its end: the Sans-I/O `ClientProtocol` of `websockets` on an asyncio transport.
+
+Messages go straight from the parser to a callback. There is no queue, no reader task and no task for pings, which makes
+a message cost about half of what it costs through `websockets.connect().recv()`, and a connection a few KiB less.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.parser import BytesHeaderParser
+from io import BytesIO
+from typing import Protocol, cast
+
+from websockets.client import ClientProtocol
+from websockets.exceptions import NegotiationError, PayloadTooBig
+from websockets.exceptions import ProtocolError as FrameError
+from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
+from websockets.frames import Frame, Opcode
+from websockets.protocol import Event, State
+from websockets.typing import Subprotocol
+from websockets.uri import WebSocketURI
+
+from connections.url_policy import CheckedUrl
+from worker.retry import Failure, Kind
+
+READ_BYTES = 16 * 1024
+"""The most that one read of one WebSocket takes in: what a flood may cost its neighbours in one pass of the loop."""
+
+WRITE_BYTES = 256 * 1024
+"""The most that may wait to be sent. We send little, so a peer that lets it pile up has stopped reading."""
+
+HEAD_BYTES = 64 * 1024
+"""The longest head of a handshake answer."""
+
+LINGER_SECONDS = 1.0
+"""How long the peer has for closing the TCP connection after both sides are done with it (RFC 6455 section 7.1.1
+leaves that to the server); then it is aborted."""
+
+DEFLATE_WINDOW_BITS = 12
+"""4 KiB of history for each direction instead of 32: thousands of connections share the memory of a process."""
+
+_INVALID_DATA = 1007
+_ABNORMAL = 1006
+_PING = b"alive?"
+_NOTHING = bytearray()
+"""Stands for no fragments, once for all; the parser allows no continuation of it."""
+
+_quiet = logging.getLogger(f"{__name__}.frames")
+# At DEBUG the library writes handshakes and frames to its log, and these hold the user's secrets.
+_quiet.setLevel(logging.WARNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handshake:
+    """What is said to open a WebSocket."""
+
+    url: CheckedUrl
+    headers: Mapping[str, str]
+    subprotocols: tuple[str, ...] = ()
+    max_message_bytes: int = 1024 * 1024
+    compression: bool = False
+
+
+class Listener(Protocol):
+    """Whoever wants to know what happens on a WebSocket. Called on the loop; must not block, and must not raise."""
+
+    def opened(self) -> None:
+        """The handshake succeeded. Messages that came with its answer follow at once."""
+        ...
+
+    def message(self, data: str | bytes) -> None:
+        """A whole message came."""
+        ...
+
+    def ended(self, failure: Failure) -> None:
+        """The socket is closed and nothing will follow; the handshake may not have succeeded. Called exactly once."""
+        ...
+
+
+class Intake:
+    """What all sockets of one loop share: the buffer that they read into, one after the other, and what came in."""
+
+    __slots__ = ("buffer", "bytes", "messages")
+
+    def __init__(self, size: int = READ_BYTES) -> None:
+        self.buffer = memoryview(bytearray(size))
+        self.messages = 0
+        """Messages delivered so far."""
+        self.bytes = 0
+        """Their payload."""
+
+
+class Upstream(asyncio.BufferedProtocol):
+    """A WebSocket. Give it to `loop.create_connection`, and it does the handshake by itself."""
+
+    __slots__ = (
+        "_aborting",
+        "_buffer",
+        "_failure",
+        "_head",
+        "_intake",
+        "_listener",
+        "_loop",
+        "_muted",
+        "_partial",
+        "_partial_is_text",
+        "_paused",
+        "_protocol",
+        "_transport",
+        "ended_at",
+        "heard_at",
+    )
+
+    def __init__(self, handshake: Handshake, listener: Listener, intake: Intake) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._intake = intake
+        self._buffer = intake.buffer
+        self._transport: asyncio.Transport | None = None
+        self._aborting: asyncio.TimerHandle | None = None
+        self._failure: Failure | None = None
+        self._muted = False
+        self._paused = False
+        self._partial = _NOTHING
+        self._partial_is_text = False
+        self.heard_at = self._loop.time()
+        """When the last byte came in, on the loop's clock."""
+        self.ended_at: float | None = None
+        """When it became clear that no message will follow, on the loop's clock."""
+        deflate = ClientPerMessageDeflateFactory(
+            server_max_window_bits=DEFLATE_WINDOW_BITS, client_max_window_bits=DEFLATE_WINDOW_BITS
+        )
+        url = handshake.url
+        self._protocol = ClientProtocol(
+            WebSocketURI(url.scheme == "wss", url.host, url.port, url.target, ""),
+            extensions=[deflate] if handshake.compression else None,
+            subprotocols=[Subprotocol(name) for name in handshake.subprotocols] or None,
+            max_size=handshake.max_message_bytes,
+            logger=_quiet,
+        )
+        request = self._protocol.connect()
+        for name, value in handshake.headers.items():
+            request.headers[name] = value
+        self._protocol.send_request(request)
+        self._head: bytearray | None = bytearray()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages may be sent and may come."""
+        return self._protocol.state is State.OPEN and self._failure is None
+
+    def send(self, data: str | bytes) -> None:
+        """Send a message; nothing happens if the WebSocket is not open any more."""
+        if not self.is_open:
+            return
+        if isinstance(data, str):
+            self._protocol.send_text(data.encode())
+        else:
+            self._protocol.send_binary(data)
+        self._flush()
+
+    def ping(self) -> None:
+        """Send a ping. The answer shows in `heard_at`."""
+        if self.is_open:
+            self._protocol.send_ping(_PING)
+            self._flush()
+
+    def pause(self) -> None:
+        """Read nothing until `resume` or `close`."""
+        self._paused = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        self._paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self, failure: Failure, *, within: float) -> None:
+        """Begin the closing handshake with `failure.code`, deliver nothing more, and abort after `within` seconds.
+
+        Reading goes on, since the peer's close frame may stand behind much that it sent before.
+        """
+        self._muted = True
+        if not self.is_open or failure.code is None:
+            self.abort(failure)
+            return
+        self._protocol.send_close(failure.code)
+        self._over(failure, within)
+        self._flush()
+        if self._paused:
+            self.resume()
+
+    def abort(self, failure: Failure) -> None:
+        """Drop the socket, now and without a word. `ended` follows in the next pass of the loop."""
+        self._muted = True
+        self._over(failure, 0)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Callbacks of the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES)
+        if self._failure is not None:
+            self._transport.abort()
+            return
+        self._flush()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the signature of asyncio
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.heard_at = self._loop.time()
+        data = bytes(self._buffer[:nbytes])
+        protocol = self._protocol
+        if self._head is None:
+            protocol.receive_data(data)
+            events = protocol.events_received()
+        else:
+            events = self._receive_head(self._head, data)
+        self._deliver(events)
+        self._flush()
+        if protocol.state is State.OPEN:
+            if nbytes == len(self._buffer):
+                self._give_way()
+        elif self.ended_at is None:
+            self._over(self._failure, LINGER_SECONDS)
+
+    def pause_writing(self) -> None:
+        self.abort(Failure(kind=Kind.NOT_READING, code=_ABNORMAL, detail=f"{WRITE_BYTES} bytes wait to be sent"))
+
+    def eof_received(self) -> None:
+        self._protocol.receive_eof()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._protocol.receive_eof()
+        self._over(self._failure, 0)
+        if self._aborting is not None:
+            self._aborting.cancel()
+        failure = self._failure or self._judge(exc)
+        self._transport = None
+        self._partial = _NOTHING
+        self._listener.ended(failure)
+
+    # What came in
+
+    def _receive_head(self, head: bytearray, data: bytes) -> list[Event]:
+        """Take in a part of the handshake's answer; returns the frames that came with it."""
+        head += data
+        refused = _refusal(head)
+        if refused is None and len(head) > HEAD_BYTES:
+            refused = Failure(kind=Kind.HANDSHAKE, detail=f"the answer's head is above {HEAD_BYTES} bytes")
+        if refused is not None:
+            # The library would wait for the body, which nobody needs and some servers never end.
+            self.abort(refused)
+            return []
+        self._protocol.receive_data(data)
+        if self._protocol.handshake_exc is not None:
+            self.abort(_handshake_failure(self._protocol.handshake_exc))
+            return []
+        events = self._protocol.events_received()
+        if not events:
+            return events
+        self._head = None
+        offered = self._protocol.available_subprotocols
+        if offered and self._protocol.subprotocol is None:
+            self.abort(Failure(kind=Kind.SUBPROTOCOL, detail=f"the server chose none of {', '.join(offered)}"))
+            return []
+        self._listener.opened()
+        # The first event is the handshake's answer.
+        return events[1:]
+
+    def _deliver(self, events: list[Event]) -> None:
+        message = self._listener.message
+        intake = self._intake
+        for event in events:
+            frame = cast("Frame", event)
+            opcode = frame.opcode
+            if opcode is Opcode.TEXT or opcode is Opcode.BINARY:
+                if frame.fin:
+                    data, is_text = frame.data, opcode is Opcode.TEXT
+                else:
+                    self._partial, self._partial_is_text = bytearray(frame.data), opcode is Opcode.TEXT
+                    continue
+            elif opcode is Opcode.CONT:
+                self._partial += frame.data
+                if not frame.fin:
+                    continue
+                data, is_text = self._partial, self._partial_is_text
+                self._partial = _NOTHING
+            else:
+                continue
+            if self._muted:
+                return
+            intake.messages += 1
+            intake.bytes += len(data)
+            if not is_text:
+                message(bytes(data))
+                continue
+            try:
+                text = str(data, "utf-8")
+            except UnicodeDecodeError as error:
+                detail = f"{error.reason} at position {error.start}"
+                self._muted = True
+                self._protocol.fail(_INVALID_DATA, detail)
+                self._over(Failure(kind=Kind.INVALID_DATA, code=_INVALID_DATA, detail=detail), LINGER_SECONDS)
+                return
+            message(text)
+
+    def _flush(self) -> None:
+        writes = self._protocol.data_to_send()
+        transport = self._transport
+        if writes and transport is not None and not transport.is_closing():
+            for data in writes:
+                # An empty one asks for a half-close, which the transport's own close brings.
+                if data:
+                    transport.write(data)
+
+    def _give_way(self) -> None:
+        """There is more to read. The event loop would read on and on; the neighbours come first."""
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # The end
+
+    def _over(self, failure: Failure | None, abort_after: float) -> None:
+        """No message will follow: note why, if it is ours to say, and give the peer a moment to hang up."""
+        if self._failure is None:
+            self._failure = failure
+        if self.ended_at is None:
+            self.ended_at = self._loop.time()
+        if self._aborting is None and abort_after and self._transport is not None:
+            self._aborting = self._loop.call_later(abort_after, self._transport.abort)
+
+    def _judge(self, exc: Exception | None) -> Failure:
+        """What ended it, if it was not us."""
+        protocol = self._protocol
+        if self._head is not None:
+            detail = type(exc or protocol.handshake_exc or EOFError()).__name__
+            return Failure(kind=Kind.TCP, detail=f"the connection ended before the handshake's answer ({detail})")
+        broken = protocol.parser_exc
+        sent = protocol.close_sent.code if protocol.close_sent is not None else _ABNORMAL
+        if isinstance(broken, PayloadTooBig):
+            return Failure(kind=Kind.MESSAGE_TOO_BIG, code=sent, detail=str(broken))
+        if isinstance(broken, FrameError):
+            return Failure(kind=Kind.PROTOCOL_ERROR, code=sent, detail=str(broken))
+        if isinstance(broken, UnicodeDecodeError):
+            return Failure(kind=Kind.INVALID_DATA, code=sent, detail=f"{broken.reason} in a close frame")
+        if protocol.close_rcvd is not None:
+            return Failure(kind=Kind.CLOSED, code=protocol.close_rcvd.code, detail=protocol.close_rcvd.reason)
+        return Failure(kind=Kind.LOST, code=_ABNORMAL, detail=type(exc).__name__ if exc else "end of stream")
+
+
+def _refusal(head: bytearray) -> Failure | None:
+    """The refusal that an answer's head states as soon as it is complete; None for 101 and for what is not HTTP/1.1."""
+    line, _, rest = head.partition(b"\r\n")
+    version, _, status = line[:12].partition(b" ")
+    if not version.startswith(b"HTTP/1.") or len(status) != len(b"404") or not status.isdigit() or status == b"101":
+        return None
+    fields, complete, _ = rest.partition(b"\r\n\r\n")
+    if not complete and not rest.startswith(b"\r\n"):
+        return None
+    headers = BytesHeaderParser().parse(BytesIO(fields))
+    return Failure(
+        kind=Kind.HTTP,
+        status=int(status),
+        retry_after=headers.get("Retry-After"),
+        detail="a redirect is not followed" if status.startswith(b"3") else "",
+    )
+
+
+def _handshake_failure(error: Exception) -> Failure:
+    """Name what is wrong with a 101 answer, or with something that is no HTTP."""
+    if isinstance(error, NegotiationError):
+        kind = Kind.SUBPROTOCOL if "subprotocol" in str(error) else Kind.HANDSHAKE
+        return Failure(kind=kind, detail=str(error))
+    cause = f": {type(error.__cause__).__name__}" if error.__cause__ is not None else ""
+    return Failure(kind=Kind.HANDSHAKE, detail=f"{error}{cause}")
