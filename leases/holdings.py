@@ -246,7 +246,6 @@ class Holdings:
 
         The index tells which rows to read; over AUDIT_ROUNDS audits every row that runs is read, whatever it tells.
         """
-        self._audits += 1
         running = {holding.connection for holding in self.held}
         turn = {
             name for number, name in enumerate(sorted(running)) if number % AUDIT_ROUNDS == self._audits % AUDIT_ROUNDS
@@ -257,6 +256,7 @@ class Holdings:
         except Unknown:
             self._unsettled |= unsettled
             raise
+        self._audits += 1
 
     async def watch_offers(self) -> None:
         """Read the rows of standbys and of outstanding offers, and act on them. Raises `Unknown`."""

@@ -25,6 +25,7 @@ from leases.timings import Timings
 
 AUDIT_SECONDS = 60.0
 WATCH_SECONDS = 0.5
+RETRY_SECONDS = 2.0
 BURY_ATTEMPTS = 3
 
 
@@ -214,12 +215,15 @@ class Member:
             raise
 
     async def _repeat(self, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
+        pause = seconds
         while True:
-            await asyncio.sleep(seconds * self._rng.uniform(0.9, 1))
+            await asyncio.sleep(pause * self._rng.uniform(0.9, 1))
             try:
                 await act()
+                pause = seconds
             except Unknown as unknown:
                 self._observer.saw(events.StoreFailed(act.__name__, str(unknown)))
+                pause = min(seconds, RETRY_SECONDS)
 
     async def _read_inbox(self, session: Session, holdings: Holdings) -> None:
         while True:
