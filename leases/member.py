@@ -89,6 +89,11 @@ class Member:
         self._stopping.set()
 
     @property
+    def held(self) -> int:
+        """Connections that are held or stood by for."""
+        return len(self.holdings) if self.holdings is not None else 0
+
+    @property
     def room(self) -> int:
         """Connections that may be taken now."""
         return self.holdings.room if self.holdings is not None else 0
@@ -146,7 +151,7 @@ class Member:
                 await asyncio.sleep(self._rng.uniform(0, self._timings.heartbeat))
 
     def _load(self) -> Load:
-        return replace(self._host.load(), held=len(self.holdings) if self.holdings is not None else 0)
+        return replace(self._host.load(), held=self.held)
 
     async def _bury(self, session: Session) -> None:
         """Make it known that a session is over: whoever reads that may claim at once. Else the judges will find out."""

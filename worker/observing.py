@@ -15,7 +15,8 @@ class Watching:
     def __init__(self, meter: Meter, self_fence: float) -> None:
         self._meter = meter
         self._self_fence = self_fence
-        self._session = ""
+        self.session = ""
+        """The present session, which signs every record and log line."""
 
     def saw(self, event: events.Event) -> None:  # noqa: C901 - one flat table of events
         """Log and count one event."""
@@ -24,7 +25,7 @@ class Watching:
             case events.HeartbeatAcknowledged(age):
                 self._meter.sample(metrics.HEARTBEAT_AGE, 100 * age / self._self_fence)
             case events.SessionOpened(session):
-                self._session = session
+                self.session = session
                 self._info("Session opened")
             case events.HeartbeatUnknown(reason):
                 count(metrics.HEARTBEATS_UNKNOWN)
@@ -84,7 +85,7 @@ class Watching:
     def _fields(self, event: Event | None, fields: dict[str, object]) -> dict[str, object]:
         named = {"connection": Field.CONNECTION, "epoch": Field.EPOCH, "reason": Field.REASON}
         told: dict[str, object] = {str(named[name]): value for name, value in fields.items()}
-        told[str(Field.SESSION)] = self._session
+        told[str(Field.SESSION)] = self.session
         if event is not None:
             told[str(Field.EVENT)] = event.value
         return told
