@@ -53,6 +53,9 @@ JUDGE = Purpose(name="judge", connect=0.4, read=0.8, threads=4)
 LEASES = Purpose(name="leases", connect=0.5, read=2.0, threads=16)
 """Claims, status, checkpoints, sweeps, and reads of what is to run."""
 
+REAPING = Purpose(name="reaping", connect=0.5, read=1.5, threads=4)
+"""The supervisor's: declaring sessions dead, listing what they owned."""
+
 ASSIGNMENTS = Purpose(name="assignments", connect=1.0, read=25.0, threads=1)
 """A long poll takes up to 20 s (AWS: SQS long polling)."""
 

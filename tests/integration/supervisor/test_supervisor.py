@@ -1,0 +1,221 @@
+"""The supervisor with real children and real signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from worker.health import check
+
+ROOT = Path(__file__).resolve().parents[3]
+DEADLINE = 30.0
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    give_up = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < give_up, f"waited for {what}"
+        time.sleep(0.01)
+
+
+class Task:
+    """A supervisor process and what its children leave in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, processes: int = 1, kill_after: float = 20, hung_after: float = 120) -> None:
+        program = Path(__file__).with_name("supervisor_program.py")
+        self.process = subprocess.Popen(
+            [sys.executable, str(program), str(self.directory), str(processes), str(kill_after), str(hung_after)],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def children(self) -> list[int]:
+        return [child.pid for child in psutil.Process(self.pid).children()]
+
+    def tell(self, order: str) -> None:
+        (self.directory / order).touch()
+
+    def names(self, kind: str) -> set[str]:
+        return {path.name.removeprefix(f"{kind}-") for path in self.directory.glob(f"{kind}-*")}
+
+    def session(self, pid: int | str) -> str:
+        return (self.directory / f"started-{pid}").read_text()
+
+    def ready(self, processes: int) -> list[int]:
+        until(lambda: len(self.names("ready")) >= processes, f"{processes} ready children")
+        return [int(pid) for pid in self.names("ready")]
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(DEADLINE)
+
+    def end(self) -> None:
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self.process.wait(DEADLINE)
+
+
+def blocked(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Iterator[Task]:
+    task = Task(tmp_path)
+    yield task
+    task.end()
+
+
+def test_a_stop_is_passed_on_and_ends_with_zero(task: Task) -> None:
+    task.start(processes=2)
+    children = task.ready(2)
+    assert task.stop() == 0
+    assert task.names("stopped") == {str(pid) for pid in children}
+    assert task.names("dead") == {task.session(pid) for pid in children}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_stop_while_the_supervisor_itself_starts_is_clean(task: Task) -> None:
+    task.start()
+    until(lambda: blocked(task.pid, signal.SIGTERM), "the first line of the program")
+    assert task.stop() == 0
+
+
+def test_a_stop_while_a_child_starts_reaches_it(task: Task) -> None:
+    task.tell("slow")
+    task.start()
+    until(lambda: task.names("started"), "a child that is starting")
+    assert task.stop() == 0
+    assert task.names("stopped") == task.names("started")
+
+
+def test_a_second_stop_changes_nothing(task: Task) -> None:
+    task.tell("slow")
+    task.start()
+    until(lambda: task.names("started"), "a child that is starting")
+    os.kill(task.pid, signal.SIGTERM)
+    os.kill(task.pid, signal.SIGINT)
+    assert task.stop() == 0
+
+
+def test_a_crash_is_declared_at_once_and_the_process_replaced(task: Task) -> None:
+    task.start(processes=2)
+    first, second = task.ready(2)
+    os.kill(first, signal.SIGKILL)
+    killed_at = time.monotonic()
+    until(lambda: task.names("dead"), "the dead session")
+    assert time.monotonic() - killed_at < 0.3
+    assert task.names("dead") == {task.session(first)}
+    assert len(task.ready(3)) == 3
+    assert psutil.pid_exists(second)
+    assert task.stop() == 0
+
+
+def test_a_session_announced_before_the_death_is_declared_too(task: Task) -> None:
+    task.tell("reopen")
+    task.start()
+    until(lambda: task.names("dead"), "a dead session")
+    (task.directory / "reopen").unlink()
+    second = (task.directory / "session-2").read_text()
+    until(lambda: second in task.names("dead"), "the second session of the dead process")
+    task.ready(2)
+    assert task.stop() == 0
+
+
+def test_processes_that_keep_crashing_are_replaced_ever_more_slowly(task: Task) -> None:
+    task.tell("crash")
+    task.start()
+    until(
+        lambda: len((task.directory / "replaced").read_text().split()) >= 4 if task.names("dead") else False, "crashes"
+    )
+    times = [float(line) for line in (task.directory / "replaced").read_text().split()]
+    assert times[2] - times[0] > 1.5  # 0.5 to 1 s, then 1 to 2 s
+    assert not check(task.pid)
+    assert task.stop() == 0
+
+
+def test_a_death_is_declared_however_long_the_store_is_down(task: Task) -> None:
+    task.tell("store-down")
+    task.start()
+    (first,) = task.ready(1)
+    os.kill(first, signal.SIGKILL)
+    task.ready(2)  # the replacement does not wait for the store
+    assert not task.names("dead")
+    (task.directory / "store-down").unlink()
+    until(lambda: task.names("dead") == {task.session(first)}, "the declaration")
+    assert task.stop() == 0
+
+
+def test_what_does_not_stop_in_time_is_killed_and_declared(task: Task) -> None:
+    task.tell("stubborn")
+    task.start(kill_after=0.5)
+    (child,) = task.ready(1)
+    assert task.stop() == 1
+    assert not psutil.pid_exists(child)
+    assert task.names("dead") == {task.session(child)}
+
+
+def test_a_stopped_process_is_killed_too(task: Task) -> None:
+    task.start(kill_after=0.5)
+    (child,) = task.ready(1)
+    os.kill(child, signal.SIGSTOP)
+    assert task.stop() == 1
+    assert not psutil.pid_exists(child)
+
+
+def test_a_process_that_hangs_is_killed_and_replaced(task: Task) -> None:
+    task.tell("hang")
+    task.start(hung_after=1.0)
+    (child,) = task.ready(1)
+    (task.directory / "hang").unlink()
+    until(lambda: task.names("dead") == {task.session(child)}, "the declaration")
+    task.ready(2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+def test_no_child_outlives_the_supervisor_not_even_a_frozen_one(task: Task) -> None:
+    task.start(processes=2)
+    children = task.ready(2)
+    os.kill(children[0], signal.SIGSTOP)
+    os.kill(task.pid, signal.SIGKILL)
+    for child in children:
+        until(lambda pid=child: not running(pid), "the end of the children")  # type: ignore[misc]
+
+
+def running(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def test_healthy_once_a_child_has_opened_a_session(task: Task) -> None:
+    task.tell("slow")
+    task.start()
+    until(lambda: task.names("started"), "a child that is starting")
+    assert not check(task.pid)
+    task.ready(1)
+    until(lambda: check(task.pid), "health")
+    asked = [sys.executable, "-m", "worker.health"]
+    assert subprocess.run([*asked, str(task.pid)], cwd=ROOT).returncode == 0
+    assert task.stop() == 0
+    assert subprocess.run([*asked, str(task.pid)], cwd=ROOT).returncode == 1
