@@ -89,7 +89,8 @@ def declare_dead(session: str, by: DeadBy, seen_seq: int | None, died_at: int) -
             "dead_by": by.value,
             "died_at": died_at,
             "ttl": died_at + DEAD_ROW_SECONDS,
-        },
+        }
+        | ({"held": 0} if by is DeadBy.SELF else {}),
     )
 
 
