@@ -14,7 +14,7 @@ from lambdas.api.connections import Connections, View
 from lambdas.api.http import ApiError, conflict
 from leases.conditions import Refused
 from leases.rows import ConnectionRow, DeadBy, Desired, SessionRow, is_session, session_key
-from leases.writes import DEAD_ROW_SECONDS, declare_dead, force_release
+from leases.writes import declare_dead, force_release
 
 POLL = 0.5
 """Seconds between two looks at a heartbeat."""
@@ -73,8 +73,8 @@ class Releases:
         if takeover > LONGEST_WATCH:
             raise conflict("takeover_too_long", "this session's takeover time is too long to watch it in one call")
         self._watch(session, takeover)
-        ttl = int(self.connections.now()) + DEAD_ROW_SECONDS
-        outcome = self.connections.table.write(declare_dead(session.session, DeadBy.JUDGE, session.seq, ttl))
+        died_at = int(self.connections.now())
+        outcome = self.connections.table.write(declare_dead(session.session, DeadBy.JUDGE, session.seq, died_at))
         if isinstance(outcome, Refused) and outcome.image and SessionRow.from_item(outcome.image).alive:
             raise owner_alive()
 

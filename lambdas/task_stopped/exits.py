@@ -9,7 +9,7 @@ from lambdas.sessions import owned, sessions
 from leases.conditions import Written
 from leases.dynamodb import Table
 from leases.rows import DeadBy
-from leases.writes import DEAD_ROW_SECONDS, declare_dead
+from leases.writes import declare_dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,11 @@ def proven_exit(detail: Mapping[str, Any]) -> str | None:
 
 def bury(table: Table, queue: HintQueue, task_arn: str, now: float) -> Buried:
     """Declare the sessions of a task dead and ask for new owners. May be repeated. Raises `Unknown`."""
-    ttl = int(now) + DEAD_ROW_SECONDS
     of_task = [row for row in sessions(table) if row.task_arn == task_arn]
     declared = [
         row.session
         for row in of_task
-        if row.alive and isinstance(table.write(declare_dead(row.session, DeadBy.EXIT, None, ttl)), Written)
+        if row.alive and isinstance(table.write(declare_dead(row.session, DeadBy.EXIT, None, int(now))), Written)
     ]
     orphans = [connection for row in of_task for connection in owned(table, row.session)]
     queue.send(orphans)
