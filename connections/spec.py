@@ -371,7 +371,7 @@ CODES = {"extra_forbidden": "unknown_field", "missing": "missing_field"}
 def validate(model: type[M], text: str) -> M:
     """Read a document that `strict_json` has parsed. Raises `Refusal`, which names the first field that is wrong."""
     try:
-        return model.model_validate_json(text)
+        return model.model_validate_json(text, by_alias=True, by_name=False)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
     code = CODES.get(first["type"], "invalid_type" if first["type"].endswith("_type") else "invalid_value")

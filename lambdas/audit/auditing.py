@@ -36,9 +36,6 @@ MEMORY = Key("AUDIT", "UNOWNED")
 MEMORY_LIMIT = 2000
 """Connections remembered, the longest waiting first: about 80 KB."""
 
-REREAD_LIMIT = 5000
-"""Rows read again in one audit, so that it ends in time after a mass failure. The next audit goes on."""
-
 HINT_LIMIT = 1000
 """Hints sent in one audit; workers sweep by themselves too."""
 
@@ -110,7 +107,7 @@ def _opened_meanwhile(table: Table, unknown: set[str]) -> set[str]:
 
 
 def _rows(table: Table, connections: list[str]) -> list[ConnectionRow]:
-    items = table.get_many(map(connection_key, connections[:REREAD_LIMIT]))
+    items = table.get_many(map(connection_key, connections))
     return list(map(ConnectionRow.from_item, items.values()))
 
 
