@@ -88,7 +88,7 @@ class Judging:
             for row in map(SessionRow.from_item, items.values()):
                 self._judge.read(row, now)
                 if not row.alive:
-                    await self._found_dead(row.session)
+                    self._found_dead(row.session)
             self._judge.own_heartbeat(self._session.acknowledged_at)
             for verdict in self._judge.verdicts(now):
                 if verdict.session in judged:
@@ -124,10 +124,10 @@ class Judging:
             return
         self._observer.saw(events.DeclaredDead(verdict.session, verdict.silent))
         self._view.bury(verdict.session)
-        await self._sweeper.sweep(verdict.session)
+        self._sweeper.sweep_now(verdict.session)
 
-    async def _found_dead(self, session: str) -> None:
+    def _found_dead(self, session: str) -> None:
         """Somebody else ended it. Whoever is first in line sweeps now, not only in the next round."""
         self._view.bury(session)
         if self._view.current.sweepers(session)[:1] == [self._session.id]:
-            await self._sweeper.sweep(session)
+            self._sweeper.sweep_now(session)

@@ -173,7 +173,7 @@ class Member:
             new_id=self._new_id,
         )
         self.holdings = holdings
-        sweeper = Sweeper(holdings, self._clock, self._observer, self.view)
+        sweeper = Sweeper(holdings, self._clock, self._observer, self.view, tasks.create_task)
         judging = Judging(
             session,
             store=self._judge_store,

@@ -1,7 +1,8 @@
 """Finds new owners for the rows of dead sessions and for free ones."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from leases import events
 from leases.conditions import Unknown
@@ -25,11 +26,20 @@ CLAIMS_AT_ONCE = 32
 class Sweeper:
     """Sweeps owner values: claims up to this session's share, and has the rest offered to those with room."""
 
-    def __init__(self, holdings: Holdings, clock: Clock, observer: events.Observer, view: FleetView) -> None:
+    def __init__(
+        self,
+        holdings: Holdings,
+        clock: Clock,
+        observer: events.Observer,
+        view: FleetView,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
         self._holdings = holdings
         self._clock = clock
         self._observer = observer
         self._view = view
+        self._spawn = spawn
+        self._sweeping: set[str] = set()
         self._dead_since: dict[str, float] = {}
         self._hinted: dict[str, float] = {}
         self._rounds = 0
@@ -40,7 +50,7 @@ class Sweeper:
             await asyncio.sleep(SWEEP_SECONDS)
             self._rounds += 1
             for owner in self._due():
-                await self.sweep(owner)
+                self.sweep_now(owner)
 
     def _due(self) -> list[str]:
         fleet, now = self._view.current, self._clock.now()
@@ -59,8 +69,20 @@ class Sweeper:
         mine = self._holdings.session.id
         return line[:1] == [mine] or (line[1:] == [mine] and self._rounds % RESERVE_ROUNDS == 0)
 
-    async def sweep(self, owner: str) -> None:
+    def sweep_now(self, owner: str) -> None:
+        """Begin to sweep an owner value, unless that is under way. Returns at once: a watch must not wait for it."""
+        if owner not in self._sweeping:
+            self._sweeping.add(owner)
+            self._spawn(self._sweep(owner))
+
+    async def _sweep(self, owner: str) -> None:
         """Look at every row that the index lists under an owner value; leave what is not orphaned alone."""
+        try:
+            await self._sweep_listed(owner)
+        finally:
+            self._sweeping.discard(owner)
+
+    async def _sweep_listed(self, owner: str) -> None:
         try:
             listed = await self._holdings.listed(owner)
             rows = list((await self._holdings.rows(listed)).values()) if listed else []
