@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+import uvloop
 
 from connections.spec import ConnectionSpec
 from connections.url_policy import UrlPolicy
@@ -213,6 +214,11 @@ class Bench:
     def record(self, runner: Runner, kind: str) -> dict[str, Any]:
         """The last record of a kind."""
         return [record for record in self.records(runner.connection) if record["type"] == kind][-1]
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """What differs between event loops is tested on both; the rest as it is in production."""
+    return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 
 
 @pytest.fixture
