@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from connections import identity, rows, strict_json
 from connections.refusal import Refusal
-from connections.spec import MAX_BODY_BYTES, ConnectionChange, ConnectionRequest, ConnectionSpec, spec_of, validate
+from connections.spec import MAX_STORED_BYTES, ConnectionChange, ConnectionRequest, ConnectionSpec, spec_of, validate
 from connections.url_policy import UrlPolicy, check_url
 from lambdas.api.http import Json, conflict, not_found
 from lambdas.api.notify import Notifier
@@ -166,8 +166,8 @@ class Connections:
         for name, secret in spec.secret_refs.items():
             if not secret.startswith(self.secret_prefix):
                 raise Refusal("secret_not_allowed", "no secret with this name may be used", f"secretRefs.{name}")
-        if len(spec.to_json().encode()) > MAX_BODY_BYTES:
-            raise Refusal("too_large", f"the request is larger than {MAX_BODY_BYTES} bytes")
+        if len(spec.to_json().encode()) > MAX_STORED_BYTES:
+            raise Refusal("too_large", f"the request is larger than {MAX_STORED_BYTES} bytes")
 
 
 def _spec(view: View) -> ConnectionSpec:

@@ -17,7 +17,7 @@ from lambdas.api.connections import Connections
 from lambdas.api.http import ApiError, Json, Request, Response, error_response, not_found, unavailable
 from lambdas.api.notify import Notifier
 from lambdas.api.release import Clock, Releases
-from lambdas.metering import count
+from lambdas.metering import count, emitted
 from leases.conditions import Unknown
 from telemetry.logs import Field
 from telemetry.metrics import CONNECTIONS_REQUESTED, ENQUEUE_FAILURES, REQUESTS_REFUSED
@@ -66,10 +66,10 @@ ROUTES: Mapping[str, Callable[[Request], Response]] = {
 }
 
 
-@metrics.log_metrics
 def handler(event: Mapping[str, Any], _: LambdaContext) -> Json:
     """Answer one request."""
-    return answer(event).to_event()
+    with emitted(metrics):
+        return answer(event).to_event()
 
 
 def answer(event: Mapping[str, Any]) -> Response:

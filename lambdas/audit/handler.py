@@ -9,7 +9,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from lambdas import clients
 from lambdas.audit.auditing import audit
-from lambdas.metering import count
+from lambdas.metering import count, emitted
 from telemetry.metrics import (
     CONNECTIONS_HELD,
     CONNECTIONS_PARKED,
@@ -28,17 +28,17 @@ table = clients.table()
 hints = clients.hints()
 
 
-@metrics.log_metrics
 def handler(_event: Mapping[str, Any], _context: LambdaContext) -> None:
     """Audit the fleet. Raises `Unknown`; the next audit is due within the minute."""
     report = audit(table, hints, time.time())
-    count(metrics, CONNECTIONS_WANTED, report.wanted)
-    count(metrics, CONNECTIONS_HELD, report.held)
-    count(metrics, CONNECTIONS_PENDING, report.pending)
-    count(metrics, CONNECTIONS_UNOWNED, report.unowned)
-    count(metrics, CONNECTIONS_PARKED, report.parked)
-    count(metrics, OLDEST_UNOWNED_AGE, report.oldest_wait)
-    count(metrics, ROWS_REPAIRED, report.repaired)
-    count(metrics, SESSIONS_LIVE, report.live)
-    count(metrics, SESSIONS_DRAINING, report.draining)
-    count(metrics, FLEET_CAPACITY, report.capacity)
+    with emitted(metrics):
+        count(metrics, CONNECTIONS_WANTED, report.wanted)
+        count(metrics, CONNECTIONS_HELD, report.held)
+        count(metrics, CONNECTIONS_PENDING, report.pending)
+        count(metrics, CONNECTIONS_UNOWNED, report.unowned)
+        count(metrics, CONNECTIONS_PARKED, report.parked)
+        count(metrics, OLDEST_UNOWNED_AGE, report.oldest_wait)
+        count(metrics, ROWS_REPAIRED, report.repaired)
+        count(metrics, SESSIONS_LIVE, report.live)
+        count(metrics, SESSIONS_DRAINING, report.draining)
+        count(metrics, FLEET_CAPACITY, report.capacity)

@@ -8,7 +8,7 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from lambdas import clients
-from lambdas.metering import count
+from lambdas.metering import count, emitted
 from lambdas.task_stopped.exits import bury, proven_exit
 from telemetry.logs import Event, Field
 from telemetry.metrics import CAUSE, SESSIONS_DECLARED_DEAD, Cause
@@ -19,7 +19,6 @@ table = clients.table()
 hints = clients.hints()
 
 
-@metrics.log_metrics
 def handler(event: Mapping[str, Any], _: LambdaContext) -> None:
     """Act on one task. Raises `Unknown`, whereupon EventBridge sends the event again."""
     task_arn = proven_exit(event["detail"])
@@ -32,5 +31,6 @@ def handler(event: Mapping[str, Any], _: LambdaContext) -> None:
             extra={Field.EVENT: Event.DECLARED_DEAD, Field.SESSION: session, "orphans": buried.orphans},
         )
     if buried.declared_dead:
-        metrics.add_dimension(CAUSE.name, Cause.STOPPED)
-        count(metrics, SESSIONS_DECLARED_DEAD, len(buried.declared_dead))
+        with emitted(metrics):
+            metrics.add_dimension(CAUSE.name, Cause.STOPPED)
+            count(metrics, SESSIONS_DECLARED_DEAD, len(buried.declared_dead))

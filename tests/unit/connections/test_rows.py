@@ -4,7 +4,7 @@ import json
 
 from connections.identity import derived_id, is_connection_id, random_id
 from connections.rows import create, read_spec, revise
-from connections.spec import MAX_BODY_BYTES, MAX_FRAME_BYTES, ConnectionSpec
+from connections.spec import MAX_FRAME_BYTES, MAX_LABELS, MAX_STORED_BYTES, ConnectionSpec, Step
 from connections.status import MAX_REASON_LENGTH, Close, State, Status, timestamp
 from leases.conditions import Absent
 from leases.dynamodb import to_dynamodb
@@ -58,8 +58,11 @@ def test_rows_stay_small() -> None:
     lease, _ = create("a" * 26, SPEC, Desired.RUNNING, b"d" * 16, NOW)
     assert size(to_dynamodb(lease.set)) < 600
     frame = "ü" * ((MAX_FRAME_BYTES - 2000) // 2)
-    big = ConnectionSpec(url="wss://feed.example.com/" + "a" * 4000, on_open=({"text": frame}, {"text": frame[:12000]}))  # type: ignore[arg-type]
-    assert len(big.to_json().encode()) <= MAX_BODY_BYTES
+    labels = {f"{number:02}" + "a" * 61: "€" * 128 for number in range(MAX_LABELS)}
+    big = ConnectionSpec(url="wss://feed.example.com/", labels=labels, on_open=(Step(text=frame),))
+    rest = "x" * (MAX_STORED_BYTES - len(big.to_json().encode()) - len(',{"text":""}'))
+    big = ConnectionSpec(url="wss://feed.example.com/", labels=labels, on_open=(Step(text=frame), Step(text=rest)))
+    assert len(big.to_json().encode()) == MAX_STORED_BYTES
     _, spec = create("a" * 26, big, Desired.RUNNING, b"d" * 16, NOW)
     assert size(to_dynamodb(spec.set)) < 64 * 1024
 
