@@ -24,6 +24,7 @@ def worker(settings: Settings, data: DataStack) -> dict[str, str]:
     return common(settings, data) | {
         "STREAM_NAME": data.stream.stream_name,
         "WORKER_CAPACITY": str(settings.worker_capacity),
+        "WORKER_BUFFER_BYTES": str(settings.worker_buffer * 1024 * 1024),
         "WORKER_PROCESSES": str(settings.worker_processes),
         "WORKER_DRAIN_SECONDS": str(settings.worker_drain_seconds),
         "LEASE_HEARTBEAT_SECONDS": f"{settings.lease_heartbeat_seconds:g}",

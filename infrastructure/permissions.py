@@ -1,7 +1,7 @@
 """Who may do what: the policy of every role, written out action by action.
 
-The CDK's grants would add index wildcards and actions that nobody calls. A claim, a checkpoint or a transfer is a
-conditional UpdateItem; transactions need no action beyond those of their parts.
+The CDK's grants would add index wildcards and actions that nobody calls. Every write of a row, whether it makes or
+changes it, is a conditional UpdateItem; a transaction needs no action beyond those of its parts.
 """
 
 from aws_cdk import ArnFormat, Stack
@@ -18,7 +18,6 @@ def api(data: DataStack) -> list[iam.PolicyStatement]:
             data.table.table_arn,
             "dynamodb:BatchGetItem",
             "dynamodb:GetItem",
-            "dynamodb:PutItem",
             "dynamodb:Query",
             "dynamodb:Scan",
             "dynamodb:UpdateItem",
@@ -41,7 +40,6 @@ def worker(stack: Stack, settings: Settings, data: DataStack) -> list[iam.Policy
             data.table.table_arn,
             "dynamodb:BatchGetItem",
             "dynamodb:GetItem",
-            "dynamodb:PutItem",
             "dynamodb:Query",
             "dynamodb:UpdateItem",
         ),
@@ -55,17 +53,23 @@ def worker(stack: Stack, settings: Settings, data: DataStack) -> list[iam.Policy
 def task_stopped(data: DataStack) -> list[iam.PolicyStatement]:
     """The function that declares the sessions of a stopped task dead and queues what they held."""
     return [
-        _allow(data.table.table_arn, "dynamodb:BatchGetItem", "dynamodb:Query", "dynamodb:UpdateItem"),
+        _allow(data.table.table_arn, "dynamodb:Query", "dynamodb:UpdateItem"),
         _allow(data.owner_index_arn, "dynamodb:Query"),
         _allow(data.queue.queue_arn, "sqs:SendMessage"),
     ]
 
 
 def audit(data: DataStack) -> list[iam.PolicyStatement]:
-    """The function that counts the fleet and repairs rows that every worker missed."""
+    """The function that counts the fleet by a scan of the index and repairs rows that every worker missed."""
     return [
-        _allow(data.table.table_arn, "dynamodb:BatchGetItem", "dynamodb:Query", "dynamodb:UpdateItem"),
-        _allow(data.owner_index_arn, "dynamodb:Query"),
+        _allow(
+            data.table.table_arn,
+            "dynamodb:BatchGetItem",
+            "dynamodb:GetItem",
+            "dynamodb:Query",
+            "dynamodb:UpdateItem",
+        ),
+        _allow(data.owner_index_arn, "dynamodb:Scan"),
         _allow(data.queue.queue_arn, "sqs:SendMessage"),
     ]
 

@@ -23,8 +23,8 @@ OPEN_FILES = 65_536
 FILES_BESIDE_CONNECTIONS = 256
 """Descriptors that a worker process needs for anything but its upstream sockets."""
 
-DRAIN_MARGIN_SECONDS = 15
-"""What a worker keeps back after its drain deadline: release by index, close frames, exit."""
+DRAIN_MARGIN_SECONDS = 28
+"""What a task needs after the drain deadline: release what is left, close its sockets, bury its processes, exit."""
 
 CLOCK_RATE_RATIO = 1.10
 """Largest ratio between the rates of two machines' monotonic clocks that the lease protocol tolerates."""
@@ -32,9 +32,13 @@ CLOCK_RATE_RATIO = 1.10
 HEARTBEAT_CALL_SECONDS = 1.2
 """Longest time that one heartbeat call may take: 0.4 s to connect and 0.8 s to read."""
 
+SUPERVISOR_MEMORY_MIB = 64
 PROCESS_MEMORY_MIB = 128
 CONNECTION_MEMORY_KIB = 64
-"""Budget for one connection with TLS, or with a stalled stream."""
+"""Budget for one connection with TLS, without what is buffered of its messages."""
+
+CONNECTION_BUFFER_KIB = 16
+"""What each connection is sure to get of its process's buffer; at most half of the buffer is given away like that."""
 
 
 class SettingsError(ValueError):
@@ -79,6 +83,7 @@ class Settings:
     task_memory: int
     worker_processes: int
     worker_capacity: int
+    worker_buffer: int
     minimum_tasks: int
     maximum_tasks: int
     target_load_percent: int
@@ -116,9 +121,10 @@ class Settings:
     def _rules(self) -> list[tuple[bool, str]]:
         takeover_floor = round(CLOCK_RATE_RATIO * (self.lease_self_fence_seconds + self.lease_drain_seconds), 6)
         heartbeat_ceiling = (self.lease_self_fence_seconds - HEARTBEAT_CALL_SECONDS) / 3
-        connections = self.worker_capacity * self.worker_processes
         capacity_ceiling = OPEN_FILES - FILES_BESIDE_CONNECTIONS
-        memory = self.worker_processes * PROCESS_MEMORY_MIB + connections * CONNECTION_MEMORY_KIB / 1024
+        buffer_floor = 2 * self.worker_capacity * CONNECTION_BUFFER_KIB / 1024
+        process = PROCESS_MEMORY_MIB + self.worker_capacity * CONNECTION_MEMORY_KIB / 1024 + self.worker_buffer
+        memory = SUPERVISOR_MEMORY_MIB + self.worker_processes * process
         drain_ceiling = STOP_TIMEOUT_SECONDS - DRAIN_MARGIN_SECONDS
         return [
             (
@@ -138,8 +144,12 @@ class Settings:
                 memory <= self.task_memory,
                 (
                     f"fleet:taskMemory of {self.task_memory} MiB is too little: {self.worker_processes} processes with "
-                    f"{self.worker_capacity} connections each need {memory:.0f} MiB"
+                    f"{self.worker_capacity} connections and {self.worker_buffer} MiB of buffer need {memory:.0f} MiB"
                 ),
+            ),
+            (
+                self.worker_buffer >= buffer_floor,
+                f"fleet:workerBuffer must be at least {buffer_floor:g} MiB for {self.worker_capacity} connections",
             ),
             (self.minimum_tasks >= 2, "fleet:minimumTasks must be at least 2: one task has nobody to judge it"),
             (self.minimum_tasks <= self.maximum_tasks, "fleet:minimumTasks must not exceed fleet:maximumTasks"),

@@ -7,6 +7,7 @@ import pytest
 from infrastructure.settings import OPEN_FILES
 from telemetry.metrics import LOAD, NAMESPACE
 from tests.infrastructure.conftest import ROOT, Assembly, Properties, Resource, Synthesize
+from worker.settings import Settings as WorkerSettings
 
 WORKER_ENVIRONMENT = {
     "TABLE_NAME",
@@ -15,6 +16,7 @@ WORKER_ENVIRONMENT = {
     "STREAM_NAME",
     "ALLOWED_HOSTS",
     "SECRET_PREFIX",
+    "WORKER_BUFFER_BYTES",
     "WORKER_CAPACITY",
     "WORKER_PROCESSES",
     "WORKER_DRAIN_SECONDS",
@@ -85,6 +87,13 @@ def test_the_container_reports_its_health(container: Properties) -> None:
 def test_the_environment_is_the_contract(container: Properties) -> None:
     assert {entry["Name"] for entry in container["Environment"]} == WORKER_ENVIRONMENT
     assert "Secrets" not in container
+
+
+def test_the_worker_accepts_its_environment(container: Properties) -> None:
+    environment = {entry["Name"]: str(entry["Value"]) for entry in container["Environment"]}
+    settings = WorkerSettings.from_environment(environment, cpus=1, files=container["Ulimits"][0]["HardLimit"])
+    assert (settings.capacity, settings.processes) == (1000, 1)
+    assert settings.kill_after < container["StopTimeout"]
 
 
 def test_a_deployment_starts_new_tasks_first_and_rolls_back_by_itself(service: Properties) -> None:
