@@ -37,7 +37,7 @@ class Purpose:
     @property
     def timeout(self) -> float:
         """The longest that an attempt may take, in seconds."""
-        return self.connect + self.read
+        return round(self.connect + self.read, 3)
 
     def executor(self) -> ThreadPoolExecutor:
         """Threads of its own for this purpose's blocking calls."""

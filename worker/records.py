@@ -85,6 +85,18 @@ class Limits:
         return self.record_bytes // JSON_GROWTH - 1024
 
 
+STREAM_LIMITS = Limits(
+    # API_PutRecords: 500 records and 10 MiB per request. A mebibyte is what a request can be written in within D.
+    batch_entries=500,
+    batch_bytes=1024 * 1024,
+    entry_bytes=256 * 1024,
+    # A stream takes records of 1 MiB, key included, unless its MaxRecordSizeInKiB is raised.
+    record_bytes=1_000_000,
+    part_bytes=700 * 1024,
+)
+"""Of a Kinesis data stream, and of the sinks that have none of their own: so records look the same everywhere."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     """What all records of one entry have in common."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from worker.records import Entry, Limits
+from worker.records import STREAM_LIMITS, Entry
 from worker.sinks import TAKEN, Outcome, SinkUnavailable, Verdict, refuse_call
 from worker.transport import permission
 
@@ -25,15 +25,7 @@ class KinesisSink:
     PutRecords keeps no order and may fail in part (AWS: API_PutRecords), so a call carries one entry per connection.
     """
 
-    limits = Limits(
-        # API_PutRecords: 500 records and 10 MiB per request. A mebibyte is what a request can be written in within D.
-        batch_entries=500,
-        batch_bytes=1024 * 1024,
-        entry_bytes=256 * 1024,
-        # A stream takes records of 1 MiB, key included, unless its MaxRecordSizeInKiB is raised.
-        record_bytes=1_000_000,
-        part_bytes=700 * 1024,
-    )
+    limits = STREAM_LIMITS
 
     def __init__(self, client: "KinesisClient", stream: str) -> None:
         """`client` makes one attempt per call and is fenced (`worker.transport`); `stream` is a name."""

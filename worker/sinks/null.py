@@ -2,20 +2,14 @@
 
 from collections.abc import Callable, Sequence
 
-from worker.records import Entry, Limits
+from worker.records import STREAM_LIMITS, Entry
 from worker.sinks import TAKEN, SinkUnavailable, Verdict
 
 
 class NullSink:
     """Takes everything."""
 
-    limits = Limits(
-        batch_entries=500,
-        batch_bytes=1024 * 1024,
-        entry_bytes=256 * 1024,
-        record_bytes=1_000_000,
-        part_bytes=700 * 1024,
-    )
+    limits = STREAM_LIMITS
 
     def put(self, entries: Sequence[Entry], may_send: Callable[[], bool]) -> Sequence[Verdict]:
         """Take the entries."""

@@ -11,12 +11,8 @@ import orjson
 from leases.rows import Item
 from worker.outbox import Budget
 from worker.output import Output
-from worker.records import Entry, Limits
+from worker.records import STREAM_LIMITS, Entry, Limits
 from worker.sinks import TAKEN, SinkUnavailable, Verdict
-
-LIMITS = Limits(
-    batch_entries=500, batch_bytes=1 << 20, entry_bytes=256 << 10, record_bytes=1_000_000, part_bytes=700 << 10
-)
 
 Record = dict[str, Any]
 
@@ -35,7 +31,7 @@ def lose_answer(entries: Sequence[Entry]) -> Sequence[Verdict]:
 class ScriptedSink:
     """Keeps what arrives; answers as scripted, then takes everything. `gate` holds back every call while unset."""
 
-    def __init__(self, *answers: Answer, limits: Limits = LIMITS) -> None:
+    def __init__(self, *answers: Answer, limits: Limits = STREAM_LIMITS) -> None:
         self.limits = limits
         self.answers = deque(answers)
         self.arrived: list[Entry] = []

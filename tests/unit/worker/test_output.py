@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from leases.rows import DIGEST_BYTES, HANDOFF_MESSAGES, Handoff
-from tests.unit.worker.outputs import LIMITS, FakeGrant, Record, ScriptedSink, lose_answer, output, take_all, until
+from tests.unit.worker.outputs import FakeGrant, Record, ScriptedSink, lose_answer, output, take_all, until
 from worker.outbox import Discarded, Outbox, Overflow
 from worker.output import Output
-from worker.records import Control, Entry, digest
+from worker.records import STREAM_LIMITS, Control, Entry, digest
 from worker.sinks import TAKEN, Outcome, Verdict, refuse_call
 
 
@@ -395,7 +395,7 @@ async def test_cursors_follow_the_acknowledged_output() -> None:
 
 
 async def test_an_entry_holds_what_fits_and_the_rest_follows() -> None:
-    limits = replace(LIMITS, entry_bytes=2000)
+    limits = replace(STREAM_LIMITS, entry_bytes=2000)
     sink = ScriptedSink(limits=limits)
     async with pumping(output(sink)) as out:
         box = out.outbox("c")
@@ -409,7 +409,7 @@ async def test_an_entry_holds_what_fits_and_the_rest_follows() -> None:
 
 
 async def test_a_batch_stays_within_the_limits_of_the_sink() -> None:
-    limits = replace(LIMITS, batch_entries=3, batch_bytes=1500)
+    limits = replace(STREAM_LIMITS, batch_entries=3, batch_bytes=1500)
     sink = ScriptedSink(take_all, limits=limits)
     sink.gate.clear()
     async with pumping(output(sink)) as out:
