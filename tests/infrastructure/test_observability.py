@@ -7,8 +7,16 @@ from typing import Any
 import pytest
 
 from telemetry import metrics
-from telemetry.metrics import METRICS, NAMESPACE, SERVICE_DIMENSION, Metric
+from telemetry.metrics import METRICS, NAMESPACE, SERVICE_DIMENSION, Emitter, Metric
 from tests.infrastructure.conftest import ROOT, Assembly, Properties, Synthesize
+
+EMITTERS = {
+    Emitter.WORKER: "worker",
+    Emitter.SUPERVISOR: "worker",
+    Emitter.API: "lambdas/api",
+    Emitter.TASK_STOPPED: "lambdas/task_stopped",
+    Emitter.AUDIT: "lambdas/audit",
+}
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -56,6 +64,14 @@ def test_only_defined_metrics_are_plotted_or_watched(plotted: set[Series], alarm
     watched = {alarm["MetricName"] for alarm in alarms if alarm.get("Namespace") == NAMESPACE}
     assert watched
     assert {name for name, _ in plotted} | watched <= {metric.name for metric in METRICS}
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_every_metric_is_emitted_by_each_part_that_is_said_to(metric: Metric) -> None:
+    (constant,) = [name for name, value in vars(metrics).items() if value is metric]
+    for emitter in metric.emitters:
+        sources = ROOT.joinpath(EMITTERS[emitter]).rglob("*.py")
+        assert any(re.search(rf"\b{constant}\b", source.read_text()) for source in sources), emitter
 
 
 def test_metric_names_are_unique_and_explained() -> None:
