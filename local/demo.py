@@ -32,6 +32,7 @@ FREEZE_SECONDS = 12.0
 CALM_SECONDS = 3.0
 """How long to go on watching when a fault is over."""
 POLL_SECONDS = 0.25
+PROGRESS_SECONDS = 1.0
 THROTTLED_SECONDS = 0.5
 SHOWN = 10
 """Broken promises that are shown of each event."""
@@ -261,15 +262,15 @@ class Demo:
     def _until(
         self, reached: Callable[[Report], Set[str]], wanted: Collection[str], patience: float, what: str, failure: str
     ) -> None:
-        begun, said = time.monotonic(), -1
+        begun = said = time.monotonic()
         while True:
-            count = len(reached(self._witness.report()) & set(wanted))
-            if count != said:
+            now, count = time.monotonic(), len(reached(self._witness.report()) & set(wanted))
+            if count == len(wanted) or now > said + PROGRESS_SECONDS:
                 self._say(f"  {count} of {len(wanted)} {what}")
-                said = count
+                said = now
             if count == len(wanted):
                 return
-            if time.monotonic() > begun + patience:
+            if now > begun + patience:
                 raise DemoError(f"{failure}: {count} of {len(wanted)}")
             time.sleep(POLL_SECONDS)
 
