@@ -2,12 +2,13 @@
 
 A spec row holds the canonical JSON of the request and, for lists by label, the labels. It never changes: whoever acts
 on generation g reads exactly what was asked for then. The row of a generation that was replaced lives on for a day.
+Stopping is a generation without a spec row, since nobody acts on its request any more.
 """
 
 from connections.spec import ConnectionSpec
 from connections.status import State, Status, timestamp
 from leases.conditions import Absent, AllOf, Write
-from leases.rows import ConnectionRow, Desired, Item, connection_key, free_owner, parked_owner, spec_key
+from leases.rows import ConnectionRow, Desired, Item, Key, connection_key, free_owner, parked_owner, spec_key
 from leases.writes import DEAD_ROW_SECONDS, change
 
 ALWAYS = AllOf(())
@@ -21,7 +22,6 @@ def create(connection: str, spec: ConnectionSpec, desired: Desired, digest: byte
     that no epoch is used twice even if an id is created again after its row is gone.
     """
     running = desired is Desired.RUNNING
-    status = Status(state=State.PENDING if running else State.PAUSED, since=timestamp(now))
     lease = Write(
         name="create",
         key=connection_key(connection),
@@ -31,22 +31,35 @@ def create(connection: str, spec: ConnectionSpec, desired: Desired, digest: byte
             "epoch": int(now),
             "desired": desired.value,
             "generation": 1,
-            "status": status.to_item(),
+            "status": _status(State.PENDING if running else State.PAUSED, now),
             "digest": digest,
         },
     )
-    return lease, _spec(connection, 1, spec, None)
+    return lease, _spec(connection, 1, spec)
 
 
-def revise(row: ConnectionRow, spec: ConnectionSpec, desired: Desired, now: float) -> tuple[Write, Write, Write]:
+def created(lease: Write) -> ConnectionRow:
+    """The row that `create` wrote."""
+    return ConnectionRow.from_item({"pk": lease.key.pk, "sk": lease.key.sk, **lease.set})
+
+
+def revise(row: ConnectionRow, spec: ConnectionSpec, desired: Desired, now: float) -> tuple[Write, ...]:
     """The next generation of a connection, to be written in one transaction. Refused: read the row again."""
     ttl = int(now) + DEAD_ROW_SECONDS
-    state = {Desired.RUNNING: State.PENDING, Desired.PAUSED: State.PAUSED, Desired.STOPPED: State.STOPPED}[desired]
-    return (
-        change(row, desired, Status(state=state, since=timestamp(now)).to_item(), ttl),
-        _spec(row.connection, row.generation + 1, spec, ttl if desired is Desired.STOPPED else None),
-        Write(name="supersede", key=spec_key(row.connection, row.generation), condition=ALWAYS, set={"ttl": ttl}),
-    )
+    status = _status(State.PENDING if desired is Desired.RUNNING else State.PAUSED, now)
+    new = _spec(row.connection, row.generation + 1, spec)
+    return change(row, desired, status, ttl), new, _expire(current_spec(row), ttl)
+
+
+def stop(row: ConnectionRow, now: float) -> tuple[Write, ...]:
+    """The last generation of a connection, to be written in one transaction. Refused: read the row again."""
+    ttl = int(now) + DEAD_ROW_SECONDS
+    return change(row, Desired.STOPPED, _status(State.STOPPED, now), ttl), _expire(current_spec(row), ttl)
+
+
+def current_spec(row: ConnectionRow) -> Key:
+    """Where the request is that the row is about."""
+    return spec_key(row.connection, row.generation - (row.desired is Desired.STOPPED))
 
 
 def read_spec(item: Item) -> ConnectionSpec:
@@ -54,12 +67,20 @@ def read_spec(item: Item) -> ConnectionSpec:
     return ConnectionSpec.from_json(item["spec"])
 
 
-def _spec(connection: str, generation: int, spec: ConnectionSpec, ttl: int | None) -> Write:
+def _status(state: State, now: float) -> Item:
+    return Status(state=state, since=timestamp(now)).to_item()
+
+
+def _spec(connection: str, generation: int, spec: ConnectionSpec) -> Write:
     """Overwrites what the TTL may have left of a connection that had this id before."""
     return Write(
         name="spec",
         key=spec_key(connection, generation),
         condition=ALWAYS,
-        set={"spec": spec.to_json(), "labels": spec.labels} | ({} if ttl is None else {"ttl": ttl}),
-        remove=("ttl",) if ttl is None else (),
+        set={"spec": spec.to_json(), "labels": spec.labels},
+        remove=("ttl",),
     )
+
+
+def _expire(spec: Key, ttl: int) -> Write:
+    return Write(name="expire", key=spec, condition=ALWAYS, set={"ttl": ttl})

@@ -167,6 +167,10 @@ def _refused(reason: Mapping[str, Any]) -> Refused:
     return Refused(from_dynamodb(item) if item else None)
 
 
+class Contended(Unknown):
+    """Another transaction was at one of the rows, so this one was not applied."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """The table, as blocking calls. Thread-safe, as its low-level client is. Every call may raise `Unknown`."""
@@ -192,6 +196,7 @@ class Table:
     def transact(self, writes: Sequence[Write]) -> Mapping[int, Refused]:
         """Apply writes of different rows, all or none. Returns which were refused, by position; empty: all are applied.
 
+        Raises `Contended` where another transaction was at one of the rows.
         The SDK repeats a call under one idempotency token, so an applied transaction is not refused by its repetition.
         """
         parts = [{"Update": render(self.name, write)} for write in writes]
@@ -199,15 +204,17 @@ class Table:
             try:
                 self.client.transact_write_items(TransactItems=parts)  # type: ignore[arg-type]
             except ClientError as error:
-                reasons: Iterable[Mapping[str, Any]] = error.response.get("CancellationReasons", ())
+                reasons: Sequence[Mapping[str, Any]] = error.response.get("CancellationReasons", ())
                 refused = {
                     position: _refused(reason)
                     for position, reason in enumerate(reasons)
                     if reason.get("Code") == "ConditionalCheckFailed"
                 }
-                if not refused:
-                    raise
-                return refused
+                if refused:
+                    return refused
+                if any(reason.get("Code") == "TransactionConflict" for reason in reasons):
+                    raise Contended(f"{writes[0].name}: TransactionConflict") from error
+                raise
         return {}
 
     def get(self, key: Key) -> Item | None:

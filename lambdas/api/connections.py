@@ -1,8 +1,9 @@
 """What the API does with connections. The row comes first; whoever must act on it is told after."""
 
 import hashlib
+import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from connections import identity, rows, strict_json
@@ -11,7 +12,8 @@ from connections.spec import MAX_STORED_BYTES, ConnectionChange, ConnectionReque
 from connections.url_policy import UrlPolicy, check_url
 from lambdas.api.http import Json, conflict, not_found
 from lambdas.api.notify import Notifier
-from leases.dynamodb import Table
+from leases.conditions import Refused, Write
+from leases.dynamodb import Contended, Table
 from leases.rows import (
     ConnectionRow,
     Desired,
@@ -21,11 +23,13 @@ from leases.rows import (
     is_parked,
     is_session,
     session_key,
-    spec_key,
 )
 
 CHANGE_ATTEMPTS = 5
 """A change that other changes overtake this often is left to its sender."""
+
+CONTENDED_PAUSES = (0.05, 0.1, 0.2, 0.4)
+"""Seconds, at most, before a transaction is repeated that met another one at its rows."""
 
 DIGEST_BYTES = 16
 IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?")
@@ -69,9 +73,6 @@ def outline(spec: ConnectionSpec) -> Json:
     return shown | {"url": spec.url.partition("?")[0], "headers": sorted(spec.headers)}
 
 
-Decision = tuple[ConnectionSpec, Desired]
-
-
 @dataclass(frozen=True, slots=True)
 class Connections:
     """The connections of the fleet. Methods raise `ApiError` or `Refusal` for what cannot be, else `Unknown`."""
@@ -81,6 +82,7 @@ class Connections:
     policy: UrlPolicy
     secret_prefix: str
     now: Callable[[], float]
+    sleep: Callable[[float], None]
 
     def create(self, body: bytes, caller: str, key: str | None) -> View:
         """Accept a request. The same caller, key and request give the same connection, however often they come."""
@@ -92,22 +94,20 @@ class Connections:
         digest = hashlib.blake2b(request.to_json().encode(), digest_size=DIGEST_BYTES).digest()
         spec = spec_of(request)
         writes = rows.create(connection, spec, Desired(request.desired), digest, self.now())
-        refused = self.table.transact(writes)
+        refused = self.transact(writes)
         if not refused:
-            return self.told(View(self.row(connection), spec))
-        taken = refused[0].image or {}
-        if key is None or taken.get("digest") != digest:
+            # From here on the connection exists: nothing that fails may make it look otherwise.
+            return self.told(View(rows.created(writes[0]), spec))
+        if (refused[0].image or {}).get("digest") != digest:
             raise conflict("idempotency_conflict", "this Idempotency-Key was used for another request")
         return self.told(self.get(connection))
 
     def get(self, connection: str) -> View:
         """One connection, with the state of its owner."""
         row = self.row(connection)
-        keys = [spec_key(connection, row.generation)]
-        owner = session_key(str(row.owner)) if is_session(row.owner) else None
-        found = self.table.get_many([*keys, owner] if owner else keys)
-        spec = found.get(keys[0])
-        return View(row, rows.read_spec(spec) if spec else None, found.get(owner) if owner else None)
+        keys = [rows.current_spec(row), *([session_key(str(row.owner))] if is_session(row.owner) else ())]
+        found = self.table.get_many(keys)
+        return View(row, _readable(found.get(keys[0])), found.get(keys[-1]) if is_session(row.owner) else None)
 
     def change(self, connection: str, body: bytes) -> View:
         """Replace fields of the request, pause or resume. A connection that is FAILED is tried again."""
@@ -115,38 +115,49 @@ class Connections:
         if not isinstance(given, dict):
             raise Refusal("invalid_type", "the body must be an object")
 
-        def merge(view: View) -> Decision | None:
+        def merge(view: View) -> Sequence[Write]:
             if view.row.desired is Desired.STOPPED:
                 raise conflict("stopped", "a stopped connection stays stopped")
-            old = strict_json.parse(_spec(view).to_json().encode())
+            if view.spec is None:
+                raise conflict("unreadable", "this version cannot read the request; delete the connection")
+            old = strict_json.parse(view.spec.to_json().encode())
             change = validate(ConnectionChange, strict_json.canonical(old | given))
             self._check(change)
             spec = spec_of(change)
             desired = view.row.desired if change.desired is None else Desired(change.desired)
             tried_again = desired is Desired.RUNNING and is_parked(view.row.owner)
             unchanged = spec == view.spec and desired is view.row.desired
-            return None if unchanged and not tried_again else (spec, desired)
+            return () if unchanged and not tried_again else rows.revise(view.row, spec, desired, self.now())
 
         return self._change(connection, merge)
 
     def stop(self, connection: str) -> View:
         """Stop for good. Doing it again changes nothing."""
 
-        def stopped(view: View) -> Decision | None:
-            return None if view.row.desired is Desired.STOPPED else (_spec(view), Desired.STOPPED)
+        def stopped(view: View) -> Sequence[Write]:
+            return () if view.row.desired is Desired.STOPPED else rows.stop(view.row, self.now())
 
         return self._change(connection, stopped)
 
-    def _change(self, connection: str, decide: Callable[[View], Decision | None]) -> View:
+    def _change(self, connection: str, decide: Callable[[View], Sequence[Write]]) -> View:
+        """Write what `decide` makes of the rows as they are, and decide anew where others were quicker."""
         for _ in range(CHANGE_ATTEMPTS):
             view = self.get(connection)
-            decision = decide(view)
-            if decision is None:
+            writes = decide(view)
+            if not writes:
                 return self.told(view)
-            spec, desired = decision
-            if not self.table.transact(rows.revise(view.row, spec, desired, self.now())):
-                return self.told(View(self.row(connection), spec))
+            if not self.transact(writes):
+                return self.told(self.get(connection))
         raise conflict("conflict", "others keep changing this connection; try again")
+
+    def transact(self, writes: Sequence[Write]) -> Mapping[int, Refused]:
+        """Apply writes, all or none, and wait for other transactions to leave their rows."""
+        for pause in CONTENDED_PAUSES:
+            try:
+                return self.table.transact(writes)
+            except Contended:
+                self.sleep(random.uniform(0, pause))
+        return self.table.transact(writes)
 
     def told(self, view: View) -> View:
         """Tell whoever must act on a row as it is now."""
@@ -170,7 +181,9 @@ class Connections:
             raise Refusal("too_large", f"the request is larger than {MAX_STORED_BYTES} bytes")
 
 
-def _spec(view: View) -> ConnectionSpec:
-    if view.spec is None:
-        raise conflict("conflict", "this connection is being changed; try again")
-    return view.spec
+def _readable(item: Item | None) -> ConnectionSpec | None:
+    """The request, unless it is gone or an older version of the application stored what this one refuses."""
+    try:
+        return None if item is None else rows.read_spec(item)
+    except Refusal:
+        return None

@@ -31,6 +31,7 @@ connections = Connections(
     policy=UrlPolicy.parse(os.environ["ALLOWED_HOSTS"]),
     secret_prefix=os.environ["SECRET_PREFIX"],
     now=time.time,
+    sleep=time.sleep,
 )
 releases = Releases(connections, Clock())
 

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from connections.identity import CONNECTION_ID
 from connections.refusal import Refusal
+from connections.rows import current_spec
 from connections.status import State
 from lambdas.api.connections import View, observed
 from lambdas.api.http import Json
 from lambdas.api.workers import SESSION_ID
 from leases.conditions import Equals
 from leases.dynamodb import Table
-from leases.rows import ConnectionRow, Item, Key, connection_key, connection_of, spec_key
+from leases.rows import ConnectionRow, Item, Key, connection_key, connection_of
 
 PAGE = 200
 """Rows that are looked at for one page, so that an answer comes soon. A page may be empty and still have a cursor."""
@@ -51,9 +52,9 @@ def _by_owner(
     items = table.get_many(map(connection_key, listed.items))
     rows = [row for row in map(ConnectionRow.from_item, items.values()) if row.owner == owner]
     if label is not None:
-        specs = table.get_many(spec_key(row.connection, row.generation) for row in rows)
+        specs = table.get_many(map(current_spec, rows))
         labelled = {key for key, spec in specs.items() if spec["labels"].get(label[0]) == label[1]}
-        rows = [row for row in rows if spec_key(row.connection, row.generation) in labelled]
+        rows = [row for row in rows if current_spec(row) in labelled]
     return rows, listed.next
 
 
@@ -68,7 +69,7 @@ def _by_label(table: Table, label: tuple[str, str], start: str | None) -> tuple[
 def _current(specs: Iterable[Item], rows: Mapping[Key, Item]) -> list[ConnectionRow]:
     found = {Key(spec["pk"], spec["sk"]) for spec in specs}
     current = map(ConnectionRow.from_item, rows.values())
-    return [row for row in current if spec_key(row.connection, row.generation) in found]
+    return [row for row in current if current_spec(row) in found]
 
 
 def _status(text: str | None) -> State | None:

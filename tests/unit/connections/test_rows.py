@@ -1,9 +1,10 @@
 """What is stored: sizes, generations, ids, and the observed state."""
 
 import json
+from dataclasses import replace
 
 from connections.identity import derived_id, is_connection_id, random_id
-from connections.rows import create, read_spec, revise
+from connections.rows import create, created, current_spec, read_spec, revise, stop
 from connections.spec import MAX_FRAME_BYTES, MAX_LABELS, MAX_STORED_BYTES, ConnectionSpec, Step
 from connections.status import MAX_REASON_LENGTH, Close, State, Status, timestamp
 from leases.conditions import Absent
@@ -21,7 +22,7 @@ def size(item: object) -> int:
 
 def row_of(desired: Desired = Desired.RUNNING) -> ConnectionRow:
     lease, _ = create("a" * 26, SPEC, desired, b"digest", NOW)
-    return ConnectionRow.from_item({"pk": lease.key.pk, "sk": lease.key.sk} | dict(lease.set))
+    return created(lease)
 
 
 def test_a_new_connection_waits_for_an_owner_and_its_epoch_starts_at_its_creation() -> None:
@@ -49,9 +50,12 @@ def test_a_change_writes_the_next_generation_and_lets_the_last_one_expire() -> N
 
 
 def test_the_request_of_a_stopped_connection_expires_with_it() -> None:
-    lease, spec, _ = revise(row_of(), SPEC, Desired.STOPPED, NOW)
+    row = row_of()
+    lease, spec = stop(row, NOW)
     assert lease.set["ttl"] == spec.set["ttl"] == 1_800_086_400
     assert lease.remove == ("owner",)
+    assert spec.key == current_spec(row)
+    assert current_spec(replace(row, desired=Desired.STOPPED, generation=2)) == current_spec(row)
 
 
 def test_rows_stay_small() -> None:
