@@ -50,7 +50,8 @@ class Pulse:
         `sound` is False if our own loop has just stalled: what the peer sent may still wait to be read, so nothing is
         concluded from silence.
         """
-        if self.pinged_at is not None and heard_at > self.pinged_at:
+        # A loop's clock may stand for a millisecond, in which an answer can come. Before the ping there was silence.
+        if self.pinged_at is not None and heard_at >= self.pinged_at:
             self.pinged_at = None
         overdue = self._overdue(now, message_at)
         if overdue is None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import uvloop
 
+import worker.admission
+import worker.retry
 from connections.spec import ConnectionSpec
 from connections.url_policy import UrlPolicy
 from leases.clock import SystemClock
@@ -219,6 +221,13 @@ class Bench:
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """What differs between event loops is tested on both; the rest as it is in production."""
     return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries start soon, for tests that are not about when they do."""
+    monkeypatch.setattr(worker.retry, "FIRST_WINDOW", 0.2)
+    monkeypatch.setattr(worker.admission, "FIRST_WINDOW", 0.2)
 
 
 @pytest.fixture

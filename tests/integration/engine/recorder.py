@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from connections.url_policy import UrlPolicy, check_url
 from worker.dial import Dialer, Resolver
@@ -33,10 +34,10 @@ class Recorder:
         self.failure = failure
 
 
-async def connect(url: str, *, context: ssl.SSLContext | None = None, **handshake: object) -> Recorder:
+async def connect(url: str, *, context: ssl.SSLContext | None = None, **handshake: Any) -> Recorder:
     """Dial, and return at once. A failure to connect is a failure like any other."""
     recorder = Recorder()
-    said = Handshake(**({"url": check_url(url, POLICY), "headers": {}} | handshake))  # type: ignore[arg-type]
+    said = Handshake(url=check_url(url, POLICY), headers=handshake.pop("headers", {}), **handshake)
     intake = Intake()
     with ThreadPoolExecutor(1) as executor:
         dialer = Dialer(Resolver(executor), context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), attempt_seconds=5)

@@ -4,6 +4,7 @@ import asyncio
 import datetime
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.support.upstream import Peer, RawUpstream, text, until
 from worker.retry import Failure, Kind
 
 
-async def outcome(answer: bytes | None, *, hang_up: bool = False, **handshake: object) -> Failure:
+async def outcome(answer: bytes | None, *, hang_up: bool = False, **handshake: Any) -> Failure:
     """How the attempt ends if the server answers with these bytes; `{key}` is filled in."""
 
     async def script(peer: Peer) -> None:

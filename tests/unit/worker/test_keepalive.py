@@ -31,6 +31,12 @@ def test_any_byte_after_the_ping_is_life() -> None:
     assert silent.look(130, heard_at=121, message_at=0, sound=True) == (Verdict.FINE, 141)
 
 
+def test_an_answer_within_the_same_tick_of_the_clock_is_life() -> None:
+    silent = pulse()
+    silent.look(120, heard_at=100, message_at=0, sound=True)
+    assert silent.look(130, heard_at=120, message_at=0, sound=True) == (Verdict.FINE, 140)
+
+
 def test_silence_past_the_time_out_is_judged_at_the_second_look() -> None:
     silent = pulse()
     silent.look(120, heard_at=100, message_at=0, sound=True)

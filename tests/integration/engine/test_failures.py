@@ -1,0 +1,350 @@
+"""What becomes of a connection when its upstream misbehaves: what is tried again, what is given up, what is told."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from telemetry import metrics
+from tests.integration.engine.conftest import Bench, Lease
+from tests.support.certificates import Authority
+from tests.support.upstream import BINARY, CLOSE, Peer, RawUpstream, Script, behave, close, frame, text, until
+from worker.admission import Admission
+from worker.dial import Dialer, Resolver
+from worker.runner import Runner
+
+pytestmark = [pytest.mark.asyncio(loop_factories=["uvloop"]), pytest.mark.usefixtures("quick")]
+
+
+async def given_up(runner: Runner, lease: Lease) -> str:
+    """The reason of a connection that has FAILED."""
+    await until(lambda: lease.failed is not None)
+    assert lease.failed is not None
+    assert lease.failed["state"] == lease.state == "FAILED"
+    await runner.settle()
+    await runner.close()
+    return str(lease.failed["reason"])
+
+
+def refuse(status: str, **headers: str) -> Script:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.answer(status, {name.replace("_", "-"): value for name, value in headers.items()})
+
+    return script
+
+
+async def test_a_secret_is_read_at_every_attempt_and_unauthorised_gets_one_more(bench: Bench) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        if peer.headers["authorization"] != "Bearer t2" or peer.path != "/feed?key=a%26b":
+            bench.secrets["token"] = "t2"
+            await peer.answer("401 Unauthorized")
+            return
+        await behave(peer)
+
+    bench.secrets |= {"token": "t1", "keys": '{"feed": "a&b"}'}
+    async with RawUpstream(script) as upstream:
+        runner, lease = bench.run(
+            upstream.url("/feed?key=${key}"),
+            headers={"Authorization": "Bearer ${token}"},
+            secretRefs={"token": "token", "key": "keys#feed"},
+        )
+        await asyncio.wait_for(runner.ready.wait(), 20)
+        assert len(upstream.peers) == 2
+        assert lease.failed is None
+
+
+async def test_unauthorised_twice_is_given_up(bench: Bench) -> None:
+    async with RawUpstream(refuse("403 Forbidden")) as upstream:
+        runner, lease = bench.run(upstream.url())
+        assert await given_up(runner, lease) == "auth"
+        assert len(upstream.peers) == 2
+
+
+@pytest.mark.parametrize("status", ["404 Not Found", "410 Gone"])
+async def test_what_is_not_there_is_given_up_at_once(bench: Bench, status: str) -> None:
+    async with RawUpstream(refuse(status)) as upstream:
+        runner, lease = bench.run(upstream.url())
+        assert await given_up(runner, lease) == f"http_{status[:3]}"
+        assert len(upstream.peers) == 1
+
+
+async def test_a_certificate_error_is_given_up_at_once(bench: Bench, tmp_path: Path) -> None:
+    async with RawUpstream(context=Authority(tmp_path).server("localhost")) as upstream:
+        runner, lease = bench.run(upstream.url())
+        assert (await given_up(runner, lease)).startswith("certificate: ")
+
+
+async def test_a_name_that_resolves_to_what_is_not_public_is_given_up(bench: Bench) -> None:
+    def lookup(host: str, port: int) -> list[str]:
+        return ["10.0.0.1", "::ffff:127.0.0.1", "64:ff9b::a9fe:a9fe", "169.254.170.2"]
+
+    bench.engine.dialer = Dialer(Resolver(bench.engine._executor, lookup), bench.engine.dialer._context)
+    runner, lease = bench.run("wss://feed.example.com/")
+    assert (await given_up(runner, lease)).startswith("blocked: ")
+
+
+async def test_only_the_permitted_address_is_dialled_with_the_name_in_host_and_sni(bench: Bench) -> None:
+    def lookup(host: str, port: int) -> list[str]:
+        assert host == "localhost"
+        return ["169.254.169.254", "127.0.0.1"]
+
+    bench.engine.dialer = Dialer(Resolver(bench.engine._executor, lookup), bench.engine.dialer._context)
+    async with RawUpstream() as upstream:
+        runner, _ = bench.run(upstream.url())
+        await asyncio.wait_for(runner.ready.wait(), 5)
+        assert upstream.peers[0].headers["host"].startswith("localhost:")
+
+
+async def test_a_message_above_the_limit_is_given_up_at_the_third_time_with_its_size(bench: Bench) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.upgrade()
+        await peer.send(text("fits") + frame(BINARY, b"x" * 1001))
+        await peer.expect(CLOSE)
+
+    async with RawUpstream(script) as upstream:
+        runner, lease = bench.run(upstream.url(), limits={"maxMessageBytes": 1000})
+        reason = await given_up(runner, lease)
+        assert reason.startswith("message_too_big: ")
+        assert "1001" in reason
+        assert len(upstream.peers) == 3
+        assert [peer.frames[-1].close_code for peer in upstream.peers] == [1009] * 3
+        assert bench.data(runner) == ["fits"] * 3
+        assert bench.record(runner, "closed")["code"] == 1009
+        assert any("message_too_big" in status.get("reason", "") for status in lease.statuses[:-1])
+
+
+async def test_a_policy_violation_is_given_up_at_the_third_time(bench: Bench) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.upgrade()
+        await peer.send(text("invalid API key") + close(1008, "no"))
+        await peer.expect(CLOSE)
+
+    async with RawUpstream(script) as upstream:
+        runner, lease = bench.run(upstream.url())
+        assert await given_up(runner, lease) == "closed_1008: no"
+        assert len(upstream.peers) == 3
+
+
+async def test_close_codes_and_statuses_that_the_request_calls_fatal_are(bench: Bench) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.upgrade()
+        await peer.send(close(4401))
+        await peer.expect(CLOSE)
+
+    async with RawUpstream(script) as upstream:
+        runner, lease = bench.run(upstream.url(), retry={"fatalCloseCodes": [4401]})
+        assert await given_up(runner, lease) == "closed_4401"
+        upstream.script = refuse("418 I'm a teapot")
+        runner, lease = bench.run(upstream.url(), retry={"fatalHttpStatuses": [418]})
+        assert await given_up(runner, lease) == "http_418"
+        runner, lease = bench.run(upstream.url(), retry={"maxAttempts": 2})
+        assert await given_up(runner, lease) == "max_attempts: http_418"
+        assert len(upstream.peers) == 4
+
+
+async def test_no_subprotocol_is_shown_and_given_up_at_the_third_time(bench: Bench) -> None:
+    async with RawUpstream() as upstream:
+        runner, lease = bench.run(upstream.url(), subprotocols=["mqtt", "mqttv3.1"])
+        assert "chose none of mqtt, mqttv3.1" in await given_up(runner, lease)
+        assert len(upstream.peers) == 3
+        assert lease.statuses[-2]["state"] == "BACKING_OFF"
+
+
+async def test_a_redirect_is_not_followed(bench: Bench) -> None:
+    async with RawUpstream() as target, RawUpstream(refuse("307 Temporary", Location=target.url())) as upstream:
+        _, lease = bench.run(upstream.url())
+        await until(lambda: len(upstream.peers) >= 3)
+        assert target.peers == []
+        assert lease.statuses[-1]["state"] == "BACKING_OFF"
+        assert lease.statuses[-1]["reason"] == "http_307: a redirect is not followed"
+
+
+async def test_a_handshake_in_slow_motion_is_a_time_out(bench: Bench) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        for byte in peer.switching():
+            await peer.send(bytes([byte]))
+            await asyncio.sleep(0.2)
+
+    bench.engine.dialer.attempt_seconds = 0.5
+    async with RawUpstream(script) as upstream:
+        _, lease = bench.run(upstream.url())
+        await until(lambda: len(upstream.peers) >= 2)
+        assert lease.statuses[-1]["reason"].startswith("timeout: ")
+        assert bench.meter.of(metrics.CONNECT_FAILURES, metrics.Reason.TIMEOUT) >= 1
+
+
+async def test_the_whole_group_honours_retry_after(bench: Bench) -> None:
+    async with RawUpstream() as upstream, RawUpstream() as other:
+        first, _ = bench.run(upstream.url(), group="venue")
+        await asyncio.wait_for(first.ready.wait(), 20)
+        upstream.script = refuse("429 Too Many Requests", Retry_After="2")
+        _, second = bench.run(upstream.url(), group="venue")
+        await until(lambda: len(upstream.peers) == 2)
+        refused_at = upstream.peers[1].accepted_at
+        upstream.script = behave
+        third, _ = bench.run(upstream.url(), group="venue")
+        elsewhere, _ = bench.run(other.url(), group="elsewhere")
+        await asyncio.wait_for(elsewhere.ready.wait(), 1)
+        await until(lambda: second.state == "BACKING_OFF")
+        assert second.statuses[-1]["reason"] == "http_429"
+        await asyncio.wait_for(third.ready.wait(), 20)
+        await until(lambda: len(upstream.peers) == 4)
+        assert all(peer.accepted_at - refused_at >= 1.9 for peer in upstream.peers[2:])
+        assert bench.meter.of(metrics.CONNECT_FAILURES, metrics.Reason.RATE_LIMITED) == 1
+
+
+async def test_a_secret_that_is_not_there_is_shown_and_tried_again(bench: Bench) -> None:
+    async with RawUpstream() as upstream:
+        runner, lease = bench.run(
+            upstream.url(), headers={"Authorization": "${token}"}, secretRefs={"token": "websocket-fleet/t"}
+        )
+        await until(lambda: lease.state == "BACKING_OFF")
+        assert lease.statuses[-1]["reason"] == "secret: secret 'websocket-fleet/t': ResourceNotFoundException"
+        assert upstream.peers == []
+        bench.secrets["websocket-fleet/t"] = "x"
+        await asyncio.wait_for(runner.ready.wait(), 20)
+
+
+async def test_a_secret_cannot_break_a_header(bench: Bench) -> None:
+    bench.secrets["token"] = "x\r\nX-Evil: 1"
+    async with RawUpstream() as upstream:
+        _, lease = bench.run(upstream.url(), headers={"Authorization": "${token}"}, secretRefs={"token": "token"})
+        await until(lambda: lease.state == "BACKING_OFF")
+        assert lease.statuses[-1]["reason"] == "secret: the secret in header Authorization is not printable ASCII"
+        assert upstream.peers == []
+
+
+@pytest.mark.parametrize("fault", ["none", "401", "dns", "tls", "1008"])
+async def test_no_secret_reaches_a_log_or_a_status(bench: Bench, fault: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def script(peer: Peer) -> None:
+        if fault == "401":
+            await refuse("401 Unauthorized")(peer)
+        elif fault == "tls":
+            await peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        elif fault == "1008":
+            await peer.upgrade()
+            await peer.send(close(1008))
+            await peer.expect(CLOSE)
+        else:
+            await behave(peer)
+
+    bench.secrets["token"] = "SENTINEL-77aa"
+    async with RawUpstream(script) as upstream:
+        url = upstream.url("/?token=SENTINEL-93f1&also=${token}")
+        if fault in ("dns", "tls"):
+            url = url.replace("ws:", "wss:")
+        if fault == "dns":
+            url = url.replace("localhost", "nowhere.invalid")
+        with caplog.at_level(logging.DEBUG):
+            runner, lease = bench.run(
+                url,
+                headers={"Authorization": "Bearer ${token}", "X-Plain": "SENTINEL-aaaa"},
+                secretRefs={"token": "token"},
+                onOpen=["login ${token}", "SENTINEL-bbbb"],
+            )
+            await until(lambda: len(lease.statuses) >= 3 or runner.ready.is_set())
+            await runner.settle()
+            await runner.close()
+    said = caplog.text + repr([record.__dict__ for record in caplog.records]) + repr(lease.statuses)
+    assert "SENTINEL" not in said + repr(bench.records(runner.connection))
+
+
+async def test_a_silent_peer_is_pinged_and_then_aborted_without_a_good_bye(bench: Bench) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.upgrade()
+        if len(upstream.peers) == 1:
+            await peer.until_closed()
+        await peer.serve()
+
+    async with RawUpstream(script) as upstream:
+        runner, _ = bench.run(upstream.url(), wsPing={"intervalSeconds": 1, "timeoutSeconds": 1})
+        await until(lambda: len(upstream.peers) == 2)
+        assert [seen.opcode for seen in upstream.peers[0].frames] == [9]
+        await until(lambda: "closed" in bench.kinds(runner))
+        told = bench.record(runner, "closed")
+        assert (told["code"], told["reason"]) == (1006, "ping_timeout")
+        pings = upstream.peers[1].frames
+        await until(lambda: len(pings) >= 3)
+        assert upstream.peers[1].open
+
+
+async def test_a_feed_without_messages_is_reopened_even_if_pongs_come(bench: Bench) -> None:
+    async with RawUpstream() as upstream:
+        runner, _ = bench.run(upstream.url(), staleAfterSeconds=2, wsPing={"intervalSeconds": 1, "timeoutSeconds": 1})
+        await until(lambda: len(upstream.peers) == 2)
+        assert bench.record(runner, "closed")["reason"] == "stale"
+        assert upstream.peers[0].frames[-1].close_code == 1001
+
+
+async def test_application_pings_go_on_while_the_sink_is_stalled_and_data_flows(bench: Bench) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.upgrade()
+        reading = asyncio.create_task(peer.serve())
+        while not reading.done():
+            await peer.send(text("tick"))
+            await asyncio.sleep(0.01)
+
+    bench.sink.stalled = True
+    async with RawUpstream(script) as upstream:
+        runner, _ = bench.run(upstream.url(), appPing={"payload": {"base64": "wAA="}, "intervalSeconds": 1})
+        await until(lambda: upstream.peers and len(upstream.peers[0].frames) == 3)
+        assert [seen.payload for seen in upstream.peers[0].frames] == [b"\xc0\x00"] * 3
+        times = [seen.at for seen in upstream.peers[0].frames]
+        assert times[2] - times[0] == pytest.approx(2, abs=0.5)
+        bench.sink.stalled = False
+        await until(lambda: bench.data(runner))
+
+
+async def test_a_full_buffer_closes_the_connection_and_says_so_and_nothing_accepted_is_lost(bench: Bench) -> None:
+    sent = 0
+
+    async def script(peer: Peer) -> None:
+        nonlocal sent
+        await peer.upgrade()
+        reading = asyncio.create_task(peer.serve())
+        while not reading.done():
+            await peer.send(text(f"{sent:06} " + "x" * 2000))
+            sent += 1
+
+    bench.sink.stalled = True
+    async with RawUpstream(script) as upstream:
+        runner, _ = bench.run(upstream.url())
+        await until(lambda: upstream.peers and not upstream.peers[0].open)
+        held = runner._outbox.buffered_bytes
+        assert held <= 4 * 1024 * 1024 + 4096
+        assert upstream.peers[0].frames[-1].close_code == 1001
+        accepted = runner._outbox.buffered_messages
+        await asyncio.sleep(0.5)
+        assert len(upstream.peers) == 1, "there is no room to read into as yet"
+        upstream.script = behave
+        bench.sink.stalled = False
+        await until(lambda: len(upstream.peers) == 2)
+        await until(lambda: bench.kinds(runner)[-1] == "opened")
+        numbers = [int(data[:6]) for data in bench.data(runner)]
+        assert numbers == list(range(accepted))
+        assert bench.record(runner, "gap")["reason"] == "sink_stalled"
+
+
+async def test_reopening_leaks_no_task_and_no_file(bench: Bench) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.upgrade()
+        await peer.send(text("x") + close(1000))
+        await peer.expect(CLOSE)
+
+    def files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    bench.engine.admission = Admission(asyncio.get_running_loop().time)
+    async with RawUpstream(script) as upstream:
+        runners = [bench.run(upstream.url(), retry={"capSeconds": 1})[0] for _ in range(50)]
+        await until(lambda: len(upstream.peers) > 100)
+        tasks, open_files = len(asyncio.all_tasks()), files()
+        await until(lambda: len(upstream.peers) > 250, seconds=60)
+        assert len(asyncio.all_tasks()) <= tasks + 100
+        assert files() <= open_files + 100
+        await asyncio.gather(*(runner.close() for runner in runners))
+        await until(lambda: not upstream.open_peers)
