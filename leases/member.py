@@ -80,6 +80,8 @@ class Member:
         self._new_id = new_id
         self._drain_seconds = drain_seconds
         self._stopping = asyncio.Event()
+        self.joined = asyncio.Event()
+        """Set once the first session is open."""
         self.holdings: Holdings | None = None
         """What the present session holds; None between sessions."""
         self.view = FleetView()
@@ -145,6 +147,7 @@ class Member:
             )
             try:
                 if await session.open():
+                    self.joined.set()
                     return session
             except Unknown as unknown:
                 self._observer.saw(events.StoreFailed("open", str(unknown)))

@@ -7,6 +7,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 from leases.clock import SystemClock
@@ -28,8 +29,10 @@ from worker.output import Output
 from worker.secrets import secrets_manager
 from worker.settings import CONNECTION_SHARE_BYTES, Settings, SettingsError, SinkKind, load
 from worker.sinks import Sink
+from worker.sinks.json_lines import JsonLinesSink
 from worker.sinks.kinesis import KinesisSink
 from worker.sinks.null import NullSink
+from worker.sinks.sqs_fifo import SqsFifoSink
 from worker.vitals import Vitals
 
 log = logger()
@@ -94,8 +97,9 @@ async def serve(settings: Settings, supervision: Supervision, task: TaskMetadata
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, member.stop)
     supervision.accept_stop()
+    loops = (output.run(), assignments.run(POLLERS), vitals.run(), _show_life(member, supervision))
     async with asyncio.TaskGroup() as tasks:
-        beside = [tasks.create_task(loop) for loop in (output.run(), assignments.run(POLLERS), vitals.run())]
+        beside = [tasks.create_task(loop) for loop in loops]
         await member.run()
         for running in beside:
             running.cancel()
@@ -104,10 +108,19 @@ async def serve(settings: Settings, supervision: Supervision, task: TaskMetadata
     log.info("Drained; this process ends.")
 
 
+async def _show_life(member: Member, supervision: Supervision) -> None:
+    await member.joined.wait()
+    await supervision.show_life()
+
+
 def _sink(settings: Settings, made: Clients) -> Sink:
     match settings.sink:
         case SinkKind.KINESIS:
             return KinesisSink(made.kinesis(settings.timings.drain), settings.sink_target)
+        case SinkKind.SQS_FIFO:
+            return SqsFifoSink(made.fifo(settings.timings.drain), settings.sink_target)
+        case SinkKind.JSON_LINES:
+            return JsonLinesSink(Path(settings.sink_target))
         case SinkKind.NULL:
             return NullSink()
 

@@ -41,7 +41,8 @@ class Child:
     started_at: float
     sessions: list[str]
     """Every session that it may have opened."""
-    ended: asyncio.Future[None]
+    ended: asyncio.Future[int]
+    """Its exit code, once it has one."""
     alive_at: float | None = None
     """When it last showed that its loop turns; None before its first session is open."""
     unread: bytes = b""
@@ -71,6 +72,8 @@ class Slot:
     failures: int = 0
     """Processes in a row that ended soon after they began."""
     child: Child | None = None
+    drained: bool = False
+    """Its process has ended well, and is not to be replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +146,11 @@ class Supervisor:
     # Processes
 
     async def _keep(self, slot: Slot) -> None:
-        """Run one process after the other in a slot, until the task stops."""
+        """Run one process after the other in a slot, until the task stops.
+
+        One that ends well without being told to by this process has been drained by an operator: it is not replaced.
+        When all have, the task ends, and the service replaces it.
+        """
         while True:
             await self._back_off(slot.failures)
             if self._stopping.is_set():
@@ -153,6 +160,11 @@ class Supervisor:
                 slot.failures += 1
                 continue
             await self._watch(child)
+            if child.ended.result() == 0 and not self._stopping.is_set():
+                slot.drained = True
+                if all(other.drained for other in self._slots):
+                    self._stopping.set()
+                return
             if self._now() - child.started_at >= STEADY_SECONDS:
                 slot.failures = 0
             else:
@@ -236,7 +248,7 @@ class Supervisor:
         self._clean = self._clean and (code == 0 or not self._stopping.is_set())
         tell = log.info if code == 0 else log.error
         tell("A worker process ended.", extra={"pid": child.pid, "exitCode": code, "sessionIds": child.sessions})
-        child.ended.set_result(None)
+        child.ended.set_result(code)
 
     # Stopping
 
