@@ -107,9 +107,9 @@ class _Expressions:
             case FewerThan(path, count):
                 return f"size({self.path(path)}) < {self.value(count)}"
             case AllOf(parts):
-                return " AND ".join(f"({self.condition(part)})" for part in parts)
+                return " AND ".join(map(self._operand, parts))
             case AnyOf(parts):
-                return " OR ".join(f"({self.condition(part)})" for part in parts)
+                return " OR ".join(map(self._operand, parts))
 
     def update(self, write: Write) -> str:
         clauses = {
@@ -124,6 +124,13 @@ class _Expressions:
         names = {placeholder: name for name, placeholder in self.names.items()}
         used = {"ExpressionAttributeNames": names, "ExpressionAttributeValues": self.values}
         return {parameter: placeholders for parameter, placeholders in used.items() if placeholders}
+
+    def _operand(self, condition: Condition) -> str:
+        """A part of a compound condition, in parentheses only where they matter: DynamoDB refuses redundant ones."""
+        while isinstance(condition, AllOf | AnyOf) and len(condition.parts) == 1:
+            condition = condition.parts[0]
+        rendered = self.condition(condition)
+        return f"({rendered})" if isinstance(condition, AllOf | AnyOf) else rendered
 
     def _name(self, name: str) -> str:
         return self.names.setdefault(name, f"#{len(self.names)}")

@@ -2,10 +2,8 @@
 
 import asyncio
 import json
-import os
+import secrets
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +13,8 @@ import boto3
 import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from moto import mock_aws
 
 from leases.conditions import (
@@ -31,8 +31,10 @@ from leases.conditions import (
     Write,
     Written,
 )
-from leases.dynamodb import AsyncStore, Table, from_dynamodb, render, to_dynamodb
+from leases.dynamodb import AsyncStore, Contended, Table, from_dynamodb, render, to_dynamodb
 from leases.rows import Desired, Key, connection_key, session_key, session_shard
+from local.aws import Aws
+from tests.simulation.table import apply, evaluate
 
 KEY = Key("CONNECTION#a", "LEASE")
 
@@ -48,55 +50,27 @@ def client(endpoint: str | None) -> Any:
     )
 
 
-def wait_for_port(process: subprocess.Popen[bytes], port: int) -> None:
-    for _ in range(600):
-        assert process.poll() is None, "the emulator ended"
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=0.1).close()
-        except OSError:
-            threading.Event().wait(0.1)
-        else:
-            return
-    pytest.fail("the emulator does not listen")
-
-
-@pytest.fixture(scope="module")
-def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    home = tmp_path_factory.mktemp("ministack")
-    environment = os.environ | {
-        "GATEWAY_PORT": str(port),
-        "BIND_HOST": "127.0.0.1",
-        "STATE_DIR": str(home),
-        "TMPDIR": str(home),
-        "LOG_LEVEL": "ERROR",
-    }
-    with subprocess.Popen(
-        [sys.executable, "-m", "ministack"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-        try:
-            wait_for_port(process, port)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.kill()
-
-
 @pytest.fixture(params=["moto", "ministack"])
 def table(request: pytest.FixtureRequest) -> Iterator[Table]:
     if request.param == "moto":
         with mock_aws():
             yield new_table(None)
     else:
-        made = new_table(request.getfixturevalue("ministack"))
+        made = new_table(request.getfixturevalue("aws").endpoint)
         yield made
         made.client.delete_table(TableName=made.name)
         made.client.close()
 
 
+@pytest.fixture(scope="module")
+def emulated(aws: Aws) -> Iterator[Table]:
+    made = new_table(aws.endpoint)
+    yield made
+    made.client.close()
+
+
 def new_table(endpoint: str | None) -> Table:
-    made = Table(client(endpoint), "fleet", "by_owner")
+    made = Table(client(endpoint), f"fleet-{secrets.token_hex(4)}", "by_owner")
     made.client.create_table(
         TableName=made.name,
         BillingMode="PAY_PER_REQUEST",
@@ -160,7 +134,7 @@ def test_one_name_has_one_placeholder_and_inner_fields_their_own() -> None:
         "TableName": "fleet",
         "Key": {"pk": {"S": "CONNECTION#a"}, "sk": {"S": "LEASE"}},
         "UpdateExpression": "SET #0.#1 = :0",
-        "ConditionExpression": "(#0.#2 = :1) AND ((attribute_not_exists(#3)) OR (#3 IN (:2, :3)))",
+        "ConditionExpression": "#0.#2 = :1 AND (attribute_not_exists(#3) OR #3 IN (:2, :3))",
         "ExpressionAttributeNames": {"#0": "next", "#1": "ready", "#2": "nonce", "#3": "owner"},
         "ExpressionAttributeValues": {":0": {"BOOL": True}, ":1": {"S": "n"}, ":2": {"S": "a"}, ":3": {"S": "b"}},
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
@@ -255,6 +229,62 @@ def test_a_write_without_a_condition_is_always_applied(table: Table) -> None:
         assert outcome == Written({"pk": KEY.pk, "sk": KEY.sk, "epoch": epoch})
 
 
+SCALARS = [0, 1, -1, 2, True, False, "a", "b", b"a"]
+VALUES = st.sampled_from([*SCALARS, frozenset({"a"}), frozenset({"a", "b"}), {"x": 1}, {"x": True}, {}])
+NAMES = st.sampled_from(["holder", "next", "state", "n"])
+PATHS = NAMES | NAMES.map(lambda name: f"{name}.x")
+LEAVES: st.SearchStrategy[Condition] = st.one_of(
+    st.builds(Equals, PATHS, VALUES),
+    st.builds(OneOf, PATHS, st.lists(VALUES, min_size=1, max_size=3).map(tuple)),
+    st.builds(Below, PATHS, st.integers(-1, 2)),
+    st.builds(Absent, PATHS | st.just("pk")),
+    st.just(AnyOf((Absent("inbox"), FewerThan("inbox", 2)))),
+)
+TREES: st.SearchStrategy[Condition] = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, min_size=1, max_size=3).flatmap(
+        lambda parts: st.sampled_from([AllOf(tuple(parts)), AnyOf(tuple(parts))])
+    ),
+    max_leaves=4,
+)
+ROWS = st.dictionaries(NAMES, VALUES, max_size=4)
+SETS = st.frozensets(st.sampled_from("abc"), max_size=2)
+
+
+@st.composite
+def writes(draw: st.DrawFn) -> tuple[dict[str, Any] | None, Write]:
+    """A row, or none, and some write of it."""
+    inbox = draw(SETS)
+    row = draw(st.none() | ROWS.map(lambda row: row | ({"inbox": inbox} if inbox else {})))
+    changes = draw(ROWS)
+    add, take = draw(SETS), draw(SETS)
+    return row, Write(
+        name="any",
+        key=connection_key(secrets.token_hex(8)),
+        condition=draw(TREES),
+        set=changes,
+        remove=tuple(sorted(draw(st.sets(NAMES)) - changes.keys())),
+        add={"inbox": add} if add else {},
+        delete={"inbox": take} if take and not add else {},
+    )
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(writes())
+def test_what_is_sent_means_what_the_simulation_makes_of_it(
+    emulated: Table, case: tuple[dict[str, Any] | None, Write]
+) -> None:
+    """The simulation evaluates `Write` values itself. Here is why that proves something about what is sent."""
+    row, write = case
+    if row is not None:
+        emulated.write(put(write.key, **row))
+    before = emulated.get(write.key)
+    outcome = emulated.write(write)
+    expected = Written(apply(write, before)) if evaluate(write.condition, before) else Refused(before)
+    assert outcome == expected
+    assert emulated.get(write.key) == expected.image
+
+
 # Transactions
 
 
@@ -287,7 +317,9 @@ def test_unprocessed_keys_are_asked_for_again_until_nothing_moves(table: Table) 
         first = next(name for name in "abc" if f"CONNECTION#{name}".encode() in request.body)
         left = [rows[name] for name in "abc" if name > first and f"CONNECTION#{name}".encode() in request.body]
         done = [] if stuck else [rows[first]]
-        return json_answer({"Responses": {"fleet": done}, "UnprocessedKeys": {"fleet": {"Keys": left}} if left else {}})
+        return json_answer(
+            {"Responses": {table.name: done}, "UnprocessedKeys": {table.name: {"Keys": left}} if left else {}}
+        )
 
     stuck = False
     table.client.meta.events.register("before-send.dynamodb.BatchGetItem", answer_one)
@@ -375,18 +407,20 @@ def test_an_error_that_proves_nothing_is_unknown_and_named(status: int, body: An
             table.write(put(KEY, epoch=1))
 
 
-def test_a_cancelled_transaction_without_a_refused_condition_is_unknown() -> None:
+@pytest.mark.parametrize("reason", ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"])
+def test_a_cancelled_transaction_without_a_refused_condition_is_unknown(reason: str) -> None:
     cancelled = {
         "__type": "com.amazonaws.dynamodb.v20120810#TransactionCanceledException",
-        "CancellationReasons": [{"Code": "None"}, {"Code": "TransactionConflict"}],
+        "CancellationReasons": [{"Code": "None"}, {"Code": reason}],
     }
     with mock_aws():
         table = new_table(None)
         table.client.meta.events.register(
             "before-send.dynamodb.TransactWriteItems", lambda **_: json_answer(cancelled, 400)
         )
-        with pytest.raises(Unknown, match="TransactionCanceledException"):
+        with pytest.raises(Unknown) as unknown:
             table.transact((put(KEY, epoch=1),))
+    assert isinstance(unknown.value, Contended) is (reason == "TransactionConflict")
 
 
 def test_nobody_listening_is_unknown() -> None:
