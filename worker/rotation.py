@@ -40,7 +40,7 @@ class Overlap:
 
     def cut(self) -> tuple[Sequence[Message], "Echo"]:
         """The new one takes over: what of its messages is new, and what it may yet bring that is not."""
-        drop, expected = overlap(self._delivered, [digest(data) for data, _ in self._pending])
+        drop, expected = overlap(list(self._delivered), [digest(data) for data, _ in self._pending])
         return self._pending[drop:], Echo(expected)
 
 

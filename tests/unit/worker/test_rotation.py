@@ -1,0 +1,42 @@
+"""Two WebSockets side by side: every message is delivered once, whichever of them is ahead."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from worker.rotation import Overlap
+
+
+def delivered(old: Sequence[str], new: Sequence[str], later: Sequence[str]) -> list[str]:
+    """What is delivered if the old one brought `old`, and the new one `new` before the cut and `later` after it."""
+    overlap = Overlap()
+    for message in old:
+        overlap.delivered(message)
+    for message in new:
+        overlap.pending(message, 1.0)
+    messages, echo = overlap.cut()
+    fresh = [message for message in later if not (echo and echo.covers(message))]
+    return [*old, *(str(message) for message, _ in messages), *fresh]
+
+
+@pytest.mark.parametrize("ahead", range(8))
+@pytest.mark.parametrize("behind", range(8))
+def test_every_message_once_wherever_the_two_stand_at_the_cut(ahead: int, behind: int) -> None:
+    feed = [f"message {number}" for number in range(20)]
+    assert delivered(feed[: 8 + ahead], feed[4 : 8 + behind], feed[8 + behind :]) == feed
+
+
+def test_a_greeting_of_the_new_one_does_not_confuse() -> None:
+    assert delivered(["1", "2", "3"], ["hello", "2", "3", "4"], ["5"]) == ["1", "2", "3", "4", "5"]
+
+
+def test_without_anything_in_common_everything_is_delivered() -> None:
+    assert delivered(["a"], ["b", "c"], ["d"]) == ["a", "b", "c", "d"]
+
+
+def test_the_pending_of_one_that_ended_early_is_forgotten() -> None:
+    overlap = Overlap()
+    overlap.pending("x", 1.0)
+    overlap.forget_pending()
+    assert overlap.pending_bytes == 0
+    assert overlap.cut()[0] == []
