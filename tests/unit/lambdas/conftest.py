@@ -18,21 +18,24 @@ from leases.writes import open_session
 PERSON = "arn:aws:sts::123456789012:assumed-role/Deploy/run-17"
 
 
-@pytest.fixture(autouse=True)
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    environment = {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "eu-central-1",
-        "TABLE_NAME": "fleet",
-        "OWNER_INDEX": "by_owner",
-        "ALLOWED_HOSTS": "localhost",
-        "SECRET_PREFIX": "websocket-fleet/",
-        "POWERTOOLS_SERVICE_NAME": "websocket-fleet",
-        "POWERTOOLS_METRICS_NAMESPACE": "WebSocketFleet",
-        "POWERTOOLS_LOG_LEVEL": "DEBUG",
-    }
-    for name, value in environment.items():
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "eu-central-1",
+    "TABLE_NAME": "fleet",
+    "OWNER_INDEX": "by_owner",
+    "ALLOWED_HOSTS": "localhost",
+    "SECRET_PREFIX": "websocket-fleet/",
+    "POWERTOOLS_SERVICE_NAME": "websocket-fleet",
+    "POWERTOOLS_METRICS_NAMESPACE": "WebSocketFleet",
+    "POWERTOOLS_LOG_LEVEL": "DEBUG",
+}
+
+
+@pytest.fixture
+def aws_of_lambda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The environment of the functions, and AWS as moto has it."""
+    for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     with mock_aws(config={"core": {"reset_boto3_session": False}}):
         queue = boto3.client("sqs").create_queue(QueueName="assignments")
@@ -40,9 +43,9 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def table(aws: None) -> Table:
-    made = Table(boto3.client("dynamodb"), "fleet", "by_owner")
+def new_table(client: Any, name: str) -> Table:
+    """The table as the template defines it, as far as the functions can tell."""
+    made = Table(client, name, "by_owner")
     made.client.create_table(
         TableName=made.name,
         BillingMode="PAY_PER_REQUEST",
@@ -63,7 +66,12 @@ def table(aws: None) -> Table:
 
 
 @pytest.fixture
-def load(table: Table) -> Iterator[Callable[[str], ModuleType]]:
+def table(aws_of_lambda: None) -> Table:
+    return new_table(boto3.client("dynamodb"), "fleet")
+
+
+@pytest.fixture
+def load(aws_of_lambda: None) -> Iterator[Callable[[str], ModuleType]]:
     """Import a handler module as a cold start does."""
     loaded: list[str] = []
 
@@ -94,7 +102,7 @@ class Queue:
 
 
 @pytest.fixture
-def queue(aws: None) -> Queue:
+def queue(aws_of_lambda: None) -> Queue:
     client = boto3.client("sqs")
     return Queue(client.get_queue_url(QueueName="assignments")["QueueUrl"])
 

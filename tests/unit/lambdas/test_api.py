@@ -11,10 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from connections.spec import MAX_BODY_BYTES
+from lambdas.api import listing
+from lambdas.api.release import Clock, Releases
 from leases.conditions import AllOf, Equals, Write, Written
 from leases.dynamodb import Table
 from leases.rows import ConnectionRow, DeadBy, Desired, SessionRow, connection_key, session_key
-from leases.writes import claim, declare_dead, finalize
+from leases.writes import claim, declare_dead, fail, finalize
 from tests.unit.lambdas.conftest import Queue, request
 
 URL = "wss://feed.example.com/ws"
@@ -53,7 +55,7 @@ class Api:
 
 
 @pytest.fixture
-def api(load: Callable[[str], ModuleType]) -> Api:
+def api(load: Callable[[str], ModuleType], table: Table) -> Api:
     return Api(load("lambdas.api.handler"))
 
 
@@ -322,8 +324,6 @@ def test_a_failed_connection_is_tried_again(
     worker("s1")
     connection = api.new()
     held = claimed(table, connection, "s1")
-    from leases.writes import fail
-
     table.write(fail(held, {"state": "FAILED", "since": "x", "reason": "auth"}, None))
     assert api.get(connection)["status"]["state"] == "FAILED"
     queue.take()
@@ -412,8 +412,6 @@ def everything(api: Api, **query: str) -> list[str]:
 def test_lists_by_status_owner_and_label_over_all_pages(
     api: Api, table: Table, worker: Callable[..., SessionRow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lambdas.api import listing
-
     monkeypatch.setattr(listing, "PAGE", 3)
     worker("s1")
     made = [api.new(labels={"team.name": "a" if number % 2 else "b"}) for number in range(7)]
@@ -515,8 +513,6 @@ class FakeClock:
 
 
 def with_clock(api: Api, clock: FakeClock) -> Api:
-    from lambdas.api.release import Clock, Releases
-
     api.module.releases = Releases(api.module.connections, Clock(clock.now, clock.sleep))  # type: ignore[attr-defined]
     return api
 

@@ -16,8 +16,10 @@ from lambdas.fleet_widget.page import render
 from lambdas.task_stopped.exits import proven_exit
 from leases.conditions import AllOf, Unknown, Write, Written
 from leases.dynamodb import Table
+from leases.ports import Page
 from leases.rows import ConnectionRow, DeadBy, Desired, SessionRow, SessionState, connection_key, session_key
 from leases.writes import claim, declare_dead, fail
+from telemetry.metrics import METRICS, Emitter
 from tests.unit.lambdas.conftest import Queue
 
 CONTEXT = SimpleNamespace(function_name="f", memory_limit_in_mb=128, invoked_function_arn="a", aws_request_id="r")
@@ -162,8 +164,6 @@ def test_a_stale_index_alarms_nobody(
     table: Table, queue: Queue, hints: HintQueue, worker: Callable[..., SessionRow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The index still names a dead owner, but the row has a live one."""
-    from leases.ports import Page
-
     worker("s1")
     made(table, "a", "s1")
     monkeypatch.setattr(Table, "owners", lambda *_: Page([("dead-session", "a")], None))
@@ -190,10 +190,8 @@ def test_wanted_rows_that_are_parked_are_freed_each_shard_in_its_turn(
 
 
 def test_the_audit_emits_all_of_its_metrics(
-    load: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
+    load: Callable[[str], ModuleType], table: Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from telemetry.metrics import METRICS, Emitter
-
     load("lambdas.audit.handler").handler({}, CONTEXT)
     emitted = json.loads(capsys.readouterr().out.splitlines()[-1])
     names = {metric["Name"]: metric["Unit"] for metric in emitted["_aws"]["CloudWatchMetrics"][0]["Metrics"]}
