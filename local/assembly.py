@@ -19,6 +19,7 @@ CACHE = ROOT / ".cache" / "assembly"
 KEPT = 4
 """Assemblies kept in the cache; a run that uses an older one has ended long ago."""
 INPUTS = (
+    ".dockerignore",
     "app.py",
     "cdk.json",
     "connections",

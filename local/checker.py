@@ -13,6 +13,8 @@ class Seen:
     epoch: int = 0
     seq: int = 0
     """The highest sequence number of that epoch."""
+    worker: str = ""
+    """Who wrote the records of that epoch."""
     numbers: dict[int, tuple[int, int]] = field(default_factory=dict)
     """The upstream's number of a message, and the epoch and sequence number that it came with."""
 
@@ -35,7 +37,7 @@ class Verdict:
     repeated: int
     """Records that came again with their own epoch and sequence number: at-least-once delivery allows it."""
     dual_owners: int
-    """Records of an epoch after one of a higher epoch of the same connection."""
+    """Records of an epoch after one of a higher epoch of the connection, or from a second worker in one epoch."""
     doubled: int
     """Messages that came again as another record."""
     broken: tuple[str, ...]
@@ -73,13 +75,16 @@ class Checker:
     def add(self, record: Mapping[str, Any]) -> None:
         """Judge the next record."""
         self._records += 1
-        connection, epoch, seq = record["connectionId"], record["epoch"], record["seq"]
+        connection, epoch, seq, worker = (record[name] for name in ("connectionId", "epoch", "seq", "workerId"))
         seen = self._connections.setdefault(connection, Seen())
         if epoch < seen.epoch:
             self._dual_owners += 1
             self._broken.append(f"{connection}: a record of epoch {epoch} came after one of epoch {seen.epoch}")
         elif epoch > seen.epoch:
-            seen.epoch, seen.seq = epoch, 0
+            seen.epoch, seen.seq, seen.worker = epoch, 0, worker
+        elif worker != seen.worker:
+            self._dual_owners += 1
+            self._broken.append(f"{connection}: records of epoch {epoch} came from {seen.worker} and from {worker}")
         if epoch == seen.epoch:
             if seq <= seen.seq:
                 self._repeated += 1

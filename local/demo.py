@@ -3,6 +3,7 @@
 Outages are measured at the upstream, losses and doubles by the numbers of its messages, owners by the stream itself.
 """
 
+import json
 import math
 import os
 import signal
@@ -11,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 
@@ -29,6 +29,8 @@ CALLERS = 4
 PATIENCE_SECONDS = 30.0
 """How long to wait for what should happen, beyond what is promised."""
 FREEZE_SECONDS = 12.0
+REPEATED_HINTS = 3
+SQS_BATCH = 10
 CALM_SECONDS = 3.0
 """How long to go on watching when a fault is over."""
 POLL_SECONDS = 0.25
@@ -123,13 +125,25 @@ class Demo:
         api = Api(self._running.deployed.api_url)
         self._say(f"POST of {CONNECTIONS} connection requests")
         self._connections = dict(zip(paths, pool.map(lambda path: self._post(api, path), paths), strict=True))
-        self._until(lambda report: report.served(), set(paths), PATIENCE_SECONDS, "open", "not every connection opened")
-        self._catch_up()
+        if not self._until(lambda report: report.served(), set(paths), PATIENCE_SECONDS, "open"):
+            raise DemoError("not every connection opened")
+        if behind := self._behind():
+            raise DemoError(behind)
 
     def crash(self) -> Outcome:
-        """SIGKILL to a worker process: its supervisor reaps it, and says so."""
+        """SIGKILL to a worker process: its supervisor reaps it, and says so.
+
+        Assignment messages for all that it held are repeated meanwhile, so that the others race for them.
+        """
         pid = self._busiest_worker()
-        return self._strike(CRASH, [pid], lambda: os.kill(pid, signal.SIGKILL))
+        paths = self._witness.held_by([pid])
+
+        def kill() -> None:
+            os.kill(pid, signal.SIGKILL)
+            for _ in range(REPEATED_HINTS):
+                self._hint(paths)
+
+        return self._strike(CRASH, [pid], kill)
 
     def lose_task(self) -> Outcome:
         """SIGKILL to a supervisor and its workers at once, as when a host is lost: only judges can notice."""
@@ -143,18 +157,15 @@ class Demo:
         """SIGSTOP to a worker process until others have taken over, then SIGCONT: it must not emit what it held."""
         pid = self._busiest_worker()
 
-        def thaw(moment: float, victims: frozenset[str]) -> None:
+        def thaw(moment: float, victims: frozenset[str]) -> Sequence[str]:
             while time.monotonic() < moment + FREEZE_SECONDS:
                 time.sleep(POLL_SECONDS)
             self._say("SIGCONT")
             os.kill(pid, signal.SIGCONT)
-            self._until(
-                lambda report: victims - report.crowded(),
-                victims,
-                PATIENCE_SECONDS,
-                "left to their new owner",
-                "the thawed process kept its sockets",
+            left = self._until(
+                lambda report: victims - report.crowded(), victims, PATIENCE_SECONDS, "left to their new owner"
             )
+            return () if left else ("the thawed process kept its sockets",)
 
         return self._strike(FREEZE, [pid], lambda: os.kill(pid, signal.SIGSTOP), thaw)
 
@@ -162,10 +173,9 @@ class Demo:
         """SIGTERM to a supervisor: its connections are handed over, and it ends with 0."""
         task = self._busiest_task()
 
-        def ended(_moment: float, _victims: frozenset[str]) -> None:
+        def ended(_moment: float, _victims: frozenset[str]) -> Sequence[str]:
             code = task.stop()
-            if code != 0:
-                raise DemoError(f"the stopped task ended with {code}: {task.log[-2000:]}")
+            return () if code == 0 else (f"the stopped task ended with {code}",)
 
         return self._strike(STOP, task.worker_pids, task.begin_stop, ended)
 
@@ -174,26 +184,24 @@ class Demo:
         promise: Promise,
         pids: Collection[int],
         act: Callable[[], None],
-        settle: Callable[[float, frozenset[str]], None] = lambda _moment, _victims: None,
+        settle: Callable[[float, frozenset[str]], Sequence[str]] = lambda _moment, _victims: (),
     ) -> Outcome:
         before = self._stream.verdict()
         victims = self._witness.held_by(pids)
         self._say(f"{promise.event}: {len(victims)} connections")
         moment = time.monotonic()
         act()
-        with suppress(DemoError):
-            # What did not come back is in the table, with an infinite outage.
-            self._until(
-                lambda report: {path for path in victims if report.successor(path, moment)},
-                victims,
-                promise.outage + PATIENCE_SECONDS,
-                "reopened",
-                "not every connection was reopened",
-            )
-        settle(moment, victims)
+        self._until(
+            lambda report: {path for path in victims if report.successor(path, moment)},
+            victims,
+            promise.outage + PATIENCE_SECONDS,
+            "reopened",
+        )
+        unsettled = settle(moment, victims)
         time.sleep(CALM_SECONDS)
-        self._catch_up()
-        return self._judge(promise, moment, victims, before)
+        behind = self._behind()
+        outcome = self._judge(promise, moment, victims, before)
+        return replace(outcome, broken=[*unsettled, *([behind] if behind else []), *outcome.broken])
 
     def _judge(self, promise: Promise, moment: float, victims: frozenset[str], before: Verdict) -> Outcome:
         report, after = self._witness.report(), self._stream.verdict()
@@ -246,8 +254,20 @@ class Demo:
         connection: str = answer.body["connectionId"]
         return connection
 
-    def _catch_up(self) -> None:
-        """Wait until the stream has, of every feed, what the upstream had sent by now."""
+    def _hint(self, paths: Collection[str]) -> None:
+        """Queue an assignment message for each, as the queue itself may at any time: it repeats messages."""
+        stacks = self._running.deployed
+        sqs = stacks.aws.session.client("sqs", endpoint_url=stacks.aws.endpoint, config=stacks.aws.config)
+        bodies = [json.dumps({"connectionId": self._connections[path]}) for path in paths]
+        for start in range(0, len(bodies), SQS_BATCH):
+            batch = enumerate(bodies[start : start + SQS_BATCH])
+            sqs.send_message_batch(
+                QueueUrl=stacks.outputs["QueueUrl"],
+                Entries=[{"Id": str(number), "MessageBody": body} for number, body in batch],
+            )
+
+    def _behind(self) -> str:
+        """Wait until the stream has, of every feed, what the upstream had sent by now; what it does not deliver."""
         sent = self._witness.report().numbers
         deadline = time.monotonic() + PATIENCE_SECONDS
         while behind := [
@@ -256,12 +276,13 @@ class Demo:
             if self._stream.verdict().highest.get(connection, 0) < sent[path]
         ]:
             if time.monotonic() > deadline:
-                raise DemoError(f"the stream does not deliver: {', '.join(sorted(behind)[:SHOWN])}")
+                return f"the stream does not deliver {', '.join(sorted(behind)[:SHOWN])}"
             time.sleep(POLL_SECONDS)
+        return ""
 
     def _until(
-        self, reached: Callable[[Report], Set[str]], wanted: Collection[str], patience: float, what: str, failure: str
-    ) -> None:
+        self, reached: Callable[[Report], Set[str]], wanted: Collection[str], patience: float, what: str
+    ) -> bool:
         begun = said = time.monotonic()
         while True:
             now, count = time.monotonic(), len(reached(self._witness.report()) & set(wanted))
@@ -269,9 +290,9 @@ class Demo:
                 self._say(f"  {count} of {len(wanted)} {what}")
                 said = now
             if count == len(wanted):
-                return
+                return True
             if now > begun + patience:
-                raise DemoError(f"{failure}: {count} of {len(wanted)}")
+                return False
             time.sleep(POLL_SECONDS)
 
     def _say(self, what: str) -> None:

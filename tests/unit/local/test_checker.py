@@ -45,6 +45,13 @@ def test_a_record_of_an_old_epoch_is_a_second_owner() -> None:
     assert verdict.broken == ("c: a record of epoch 1 came after one of epoch 2",)
 
 
+def test_two_workers_in_one_epoch_are_two_owners() -> None:
+    verdict = check(message(1, 1, 1), message(1, 1, 1) | {"workerId": "other"}).verdict
+
+    assert verdict.dual_owners == 1
+    assert verdict.broken == ("c: records of epoch 1 came from session-1 and from other",)
+
+
 def test_a_message_under_two_epochs_is_doubled() -> None:
     verdict = check(message(1, 1, 1), message(1, 2, 1)).verdict
 
