@@ -73,6 +73,8 @@ class Monitor:
         self.lives: dict[str, Life] = {}
         self.hosts: dict[str, SimHost] = {}
         """By process name."""
+        self.announced: dict[str, list[str]] = {}
+        """The sessions of each process, the present one last."""
         self.stopping: set[str] = set()
         """Processes that were asked to drain."""
         self.outage_since: float | None = None
@@ -174,6 +176,8 @@ class Monitor:
         if life is None:
             return
         now, subject = self._timetable.now, life.process
+        if subject.alive and self.announced[subject.name][-1] != session:
+            return
         if after["dead_by"] == DeadBy.EXIT:
             if subject.alive:
                 self.violate("1", None, f"{process.name} says that {session} of {subject.name} has exited, but it runs")
@@ -240,7 +244,7 @@ class Monitor:
             elif not runner.settled or runner.sending:
                 self.violate("hand-over", connection, f"{name} is written before {process.name} has flushed")
         drains = row["state"] == SessionState.DRAINING or process.name in self.stopping
-        if name in ("release", "transfer") and not drains and process.undisturbed_for() > 3 * self.timings.takeover:
+        if name == "release" and not drains and process.undisturbed_for() > 3 * self.timings.takeover:
             self.violate("4", connection, f"{process.name} writes {name}, though it is well and not draining")
 
     def _fenced(self, process: Process, write: Write, before: Item) -> None:

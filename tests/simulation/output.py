@@ -66,7 +66,8 @@ class Stream:
     def __init__(self, timetable: Timetable, rng: Random, drain: float) -> None:
         self._timetable = timetable
         self._rng = rng
-        self._drain = drain
+        self.drain = drain
+        """D, in seconds of the emitter's clock."""
         self.lost = 0.0
         """Share of attempts that never land."""
         self.unacknowledged = 0.0
@@ -81,7 +82,7 @@ class Stream:
             witness.emits(entry)
         random, process = self._rng.random, entry.process
         acknowledged: asyncio.Future[bool] = process.loop.create_future()
-        longest = self._drain / process.clock.rate
+        longest = self.drain / process.clock.rate
         way = 0.01 + 0.03 * random()
         if random() < self.slow:
             way = longest * (1 - random() ** 3)

@@ -3,8 +3,10 @@
 import argparse
 import gc
 import hashlib
+import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -14,16 +16,29 @@ from tests.simulation.scenario import Outcome, Scenario
 
 BATCH = 25
 TRACE_LINES = 40
+STUCK_SECONDS = 30
+
+
+class Stuck(SystemExit):
+    """A process of the simulation computes for ever. Passes through tasks, as `SystemExit` does."""
+
+
+def _stuck(number: int, frame: object) -> None:
+    raise Stuck
 
 
 def simulate(seed: int) -> Outcome:
-    """One seed, from the beginning to convergence or the first violation."""
+    """One seed, from the beginning to convergence or the first violation. Raises `Stuck`."""
     # What a crashed process left suspended must stay so until it is buried: the cyclic collector would close it, and run its code.
     collecting = gc.isenabled()
     gc.disable()
+    previous = signal.signal(signal.SIGALRM, _stuck)
+    signal.alarm(STUCK_SECONDS)
     try:
         return Scenario(seed).run()
     finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
         if collecting:
             gc.enable()
 
@@ -45,6 +60,8 @@ def shown(outcome: Outcome, lines: int | None) -> str:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, dict) and "handoff" in value:
+        value = value | {"handoff": None if value["handoff"] is None else value["handoff"]["last_seq"]}
     return value if isinstance(value, str) else repr(value)
 
 
@@ -62,7 +79,11 @@ def batch(seeds: list[int]) -> list[Outcome]:
     """Some seeds in one process; only violations keep their trace."""
     outcomes = []
     for seed in seeds:
-        outcome = simulate(seed)
+        try:
+            outcome = simulate(seed)
+        except Stuck:
+            where = traceback.format_exc(limit=-6)
+            outcome = Outcome(seed, [f"a process never lets go: {where}"], 0.0, 0.0, {}, [])
         if not outcome.violations:
             outcome.trace.clear()
         outcomes.append(outcome)

@@ -58,7 +58,8 @@ class SimRunner:
         self.sending = False
         """Whether an entry is on its way."""
         self.socket: Socket | None = None
-        self.reported: Item | None = None
+        self.reports: list[Item] = []
+        """Every state that it reported under its grants."""
         self._outside = outside
         self._ended = ended
         self._feed = outside.feeds[row.connection]
@@ -163,15 +164,15 @@ class SimRunner:
 
     def _report(self, state: str) -> None:
         if self.grant is not None:
-            self.reported = {"state": state, "epoch": self.grant.epoch}
-            self.grant.report(self.reported)
+            self.reports.append({"state": state, "epoch": self.grant.epoch})
+            self.grant.report(self.reports[-1])
 
     # What goes out
 
     async def _emit(self) -> None:
         outside = self._outside
         while True:
-            if not self._waiting:
+            if self.settled or not self._waiting:
                 self._more.clear()
                 self._idle.set()
                 await self._more.wait()

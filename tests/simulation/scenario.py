@@ -40,6 +40,7 @@ class Scenario:
         self.silenced_until = float("-inf")
         self.frozen = False
         world.timings = world.monitor.timings = _timings(rng.random())
+        world.stream.drain = world.timings.drain
         world.drain_seconds = rng.choice((6.0, 30.0, 90.0))
         drift = rng.choice((0.0, 0.0005, 1.0))
         ratio = world.timings.rate_ratio**0.5
