@@ -232,7 +232,7 @@ class WsPing(Model):
 class AppPing(Model):
     """A message that the upstream wants to see regularly."""
 
-    payload: Annotated[Frame, BeforeValidator(_as_frame)]
+    payload: Annotated[Frame, BeforeValidator(_as_frame, json_schema_input_type=str | Frame)]
     interval_seconds: Annotated[Seconds, Field(ge=1, le=3600)]
 
 
@@ -292,7 +292,10 @@ class ConnectionSpec(Model):
         Field(max_length=20),
         AfterValidator(_distinct),
     ] = ()
-    on_open: Annotated[tuple[Annotated[Step, BeforeValidator(_as_frame)], ...], Field(max_length=MAX_STEPS)] = ()
+    on_open: Annotated[
+        tuple[Annotated[Step, BeforeValidator(_as_frame, json_schema_input_type=str | Step)], ...],
+        Field(max_length=MAX_STEPS),
+    ] = ()
     ws_ping: WsPing | None = WsPing()
     """`null` sends none."""
     app_ping: AppPing | None = None

@@ -5,11 +5,13 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from connections import identity, rows, strict_json
 from connections.refusal import Refusal
 from connections.spec import MAX_STORED_BYTES, ConnectionChange, ConnectionRequest, ConnectionSpec, spec_of, validate
 from connections.url_policy import UrlPolicy, check_url
+from lambdas.api import answers
 from lambdas.api.http import Json, conflict, not_found
 from lambdas.api.notify import Notifier
 from leases.conditions import Refused, Write
@@ -44,9 +46,9 @@ class View:
     session: Item | None = None
     """The row of the owner's session."""
 
-    def to_json(self) -> Json:
-        """The answer of the API."""
-        document: Json = {
+    def answer(self) -> answers.Connection:
+        """The connection as the API shows it."""
+        document: answers.Connection = {
             "connectionId": self.row.connection,
             "desired": self.row.desired.value,
             "status": observed(self.row),
@@ -61,9 +63,10 @@ class View:
         return document
 
 
-def observed(row: ConnectionRow) -> Json:
+def observed(row: ConnectionRow) -> answers.Observed:
     """The observed state. What the last owner reported no longer holds while the row waits for another."""
-    return {**(row.status or {}), **({"state": "PENDING"} if is_free(row.owner) else {})}
+    status = cast("answers.Observed", dict(row.status or {}))
+    return {**status, "state": "PENDING"} if is_free(row.owner) else status
 
 
 def outline(spec: ConnectionSpec) -> Json:

@@ -40,15 +40,15 @@ def create(request: Request) -> Response:
     """POST /connections"""
     view = connections.create(request.body, request.caller, request.headers.get("idempotency-key"))
     count(metrics, CONNECTIONS_REQUESTED)
-    return Response(HTTPStatus.ACCEPTED, view.to_json(), {"Location": f"./connections/{view.row.connection}"})
+    return Response(HTTPStatus.ACCEPTED, view.answer(), {"Location": f"./connections/{view.row.connection}"})
 
 
-def accepted(body: Json) -> Response:
+def accepted(body: Mapping[str, object]) -> Response:
     """The answer to a change, which is made by the time that the observed state shows it."""
     return Response(HTTPStatus.ACCEPTED, body)
 
 
-def ok(body: Json) -> Response:
+def ok(body: Mapping[str, object]) -> Response:
     """The answer to a question."""
     return Response(HTTPStatus.OK, body)
 
@@ -56,12 +56,10 @@ def ok(body: Json) -> Response:
 ROUTES: Mapping[str, Callable[[Request], Response]] = {
     "POST /connections": create,
     "GET /connections": lambda request: ok(listing.page(table, request.query)),
-    "GET /connections/{id}": lambda request: ok(connections.get(request.id).to_json()),
-    "PATCH /connections/{id}": lambda request: accepted(connections.change(request.id, request.body).to_json()),
-    "DELETE /connections/{id}": lambda request: accepted(connections.stop(request.id).to_json()),
-    "POST /connections/{id}/force-release": lambda request: accepted(
-        releases.force(request.id, request.body).to_json()
-    ),
+    "GET /connections/{id}": lambda request: ok(connections.get(request.id).answer()),
+    "PATCH /connections/{id}": lambda request: accepted(connections.change(request.id, request.body).answer()),
+    "DELETE /connections/{id}": lambda request: accepted(connections.stop(request.id).answer()),
+    "POST /connections/{id}/force-release": lambda request: accepted(releases.force(request.id, request.body).answer()),
     "GET /workers": lambda _: ok(workers.workers(table)),
     "POST /workers/{id}/drain": lambda request: accepted(workers.drain(table, request.id)),
 }

@@ -71,7 +71,7 @@ class Response:
     """One answer."""
 
     status: HTTPStatus
-    body: Json
+    body: Mapping[str, object]
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def to_event(self) -> Json:

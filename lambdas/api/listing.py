@@ -9,8 +9,8 @@ from connections.identity import CONNECTION_ID
 from connections.refusal import Refusal
 from connections.rows import current_spec
 from connections.status import State
+from lambdas.api import answers
 from lambdas.api.connections import View, observed
-from lambdas.api.http import Json
 from lambdas.api.workers import SESSION_ID
 from leases.conditions import Equals
 from leases.dynamodb import Table
@@ -24,7 +24,7 @@ SCAN_POSITION = re.compile(r"[!-~]{1,512} [!-~]{1,512}")
 LABEL = re.compile(r"(?P<name>[A-Za-z0-9_./-]{1,63})=(?P<value>[^\x00-\x1f\x7f]{0,128})")
 
 
-def page(table: Table, query: Mapping[str, str]) -> Json:
+def page(table: Table, query: Mapping[str, str]) -> answers.ConnectionPage:
     """One page of connections by `status`, `owner` and `label=name=value`. Raises `Refusal` and `Unknown`."""
     for name in query.keys() - PARAMETERS:
         raise Refusal("unknown_field", "unknown parameter", name[:128])
@@ -39,7 +39,7 @@ def page(table: Table, query: Mapping[str, str]) -> Json:
     else:
         scanned = table.scan(Equals("sk", "LEASE"), start, PAGE)
         rows, following = list(map(ConnectionRow.from_item, scanned.items)), scanned.next
-    shown = [View(row).to_json() for row in rows if status is None or observed(row).get("state") == status]
+    shown = [View(row).answer() for row in rows if status is None or observed(row).get("state") == status]
     return {"connections": shown, "cursor": None if following is None else _cursor(following)}
 
 

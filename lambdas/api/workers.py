@@ -2,7 +2,8 @@
 
 import re
 
-from lambdas.api.http import Json, conflict, not_found
+from lambdas.api import answers
+from lambdas.api.http import conflict, not_found
 from lambdas.sessions import sessions
 from leases.conditions import Refused
 from leases.dynamodb import Table
@@ -13,13 +14,13 @@ SESSION_ID = re.compile(r"[!-~]{1,128}")
 """What could be the id of a session; others are not worth a look into the table."""
 
 
-def workers(table: Table) -> Json:
+def workers(table: Table) -> answers.WorkerList:
     """Every worker process of the last day. Raises `Unknown`."""
     rows = sorted(sessions(table), key=lambda row: (row.opened_at, row.session))
     return {"workers": [worker(row) for row in rows]}
 
 
-def worker(row: SessionRow) -> Json:
+def worker(row: SessionRow) -> answers.Worker:
     """One worker process as the API shows it."""
     return {
         "workerId": row.session,
@@ -34,7 +35,7 @@ def worker(row: SessionRow) -> Json:
     }
 
 
-def drain(table: Table, session: str) -> Json:
+def drain(table: Table, session: str) -> answers.Worker:
     """Have a worker process hand over all that it holds. Raises `ApiError`, `Unknown`."""
     outcome = table.write(drain_session(session)) if SESSION_ID.fullmatch(session) else Refused(None)
     if not isinstance(outcome, Refused):
