@@ -140,8 +140,7 @@ class Demo:
 
         def kill() -> None:
             os.kill(pid, signal.SIGKILL)
-            for _ in range(REPEATED_HINTS):
-                self._hint(paths)
+            self._hint(paths)
 
         return self._strike(CRASH, [pid], kill)
 
@@ -235,7 +234,7 @@ class Demo:
                 f"two sockets were open for long: {', '.join(sorted(report.long_overlaps(moment))[:SHOWN])}",
             ),
         ]
-        broken = [message for holds, message in rules if not holds] + list(after.broken[len(before.broken) :])
+        broken = [message for holds, message in rules if not holds] + list(dict.fromkeys(after.broken[len(before.broken) :]))
         return replace(outcome, broken=broken)
 
     def _busiest_task(self) -> Task:
@@ -255,15 +254,15 @@ class Demo:
         return connection
 
     def _hint(self, paths: Collection[str]) -> None:
-        """Queue an assignment message for each, as the queue itself may at any time: it repeats messages."""
+        """Queue assignment messages, each repeated, as the queue itself may: so several workers get each at once."""
         stacks = self._running.deployed
         sqs = stacks.aws.session.client("sqs", endpoint_url=stacks.aws.endpoint, config=stacks.aws.config)
         bodies = [json.dumps({"connectionId": self._connections[path]}) for path in paths]
-        for start in range(0, len(bodies), SQS_BATCH):
-            batch = enumerate(bodies[start : start + SQS_BATCH])
+        batches = [bodies[start : start + SQS_BATCH] for start in range(0, len(bodies), SQS_BATCH)]
+        for batch in (batch for batch in batches for _ in range(REPEATED_HINTS)):
             sqs.send_message_batch(
                 QueueUrl=stacks.outputs["QueueUrl"],
-                Entries=[{"Id": str(number), "MessageBody": body} for number, body in batch],
+                Entries=[{"Id": str(number), "MessageBody": body} for number, body in enumerate(batch)],
             )
 
     def _behind(self) -> str:
