@@ -104,7 +104,7 @@ def claim(call: Call) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The request never arrives. The caller hears nothing for `silence` seconds, if it waits that long; then a reset."""
+    """The request never arrives. The caller hears nothing for `silence` seconds, should it wait, and then a reset."""
 
     silence: float = 0.0
 
