@@ -10,21 +10,20 @@
  *
  * Checked: invariant 1 at every landing.
  *
- * Clocks as in death.pml: the exited process's D is counted on the slowest clock, the waits on clocks that gain up to one
- * tick in RHO_TICKS. All waits gain together: each is only ever compared with the slowest clock.
+ * Clocks: a tick is one unit of the slowest clock, which counts the exited process's D. A wait of rho D on the fastest clock
+ * lasts D of these; all other clocks make the waits longer or the drains shorter, which allows less. rho is 2 here.
  */
 #define SESSIONS 3
 #include "lease.pml"
 
-#define D 3
-#define RHO_TICKS 3
+#define D 2
 #ifdef M_NO_WAIT
 #define WAIT 0
 #else
 #ifdef M_WAIT_WITHOUT_RHO
-#define WAIT D
+#define WAIT 1             /* D on a clock that runs twice as fast */
 #else
-#define WAIT 4        /* = rho D */
+#define WAIT 2             /* rho D on a clock that runs rho times as fast */
 #endif
 #endif
 #ifndef EPOCHS
@@ -46,7 +45,6 @@ byte transfer_epoch[SESSIONS];
 byte park_epoch[SESSIONS];
 byte park_generation[SESSIONS];
 byte emitted;
-byte phase;
 
 #ifdef M_TRANSFER_DURING_WAIT
 #define may_hand_over(s) (flying[s] == 0)
@@ -77,7 +75,9 @@ byte phase;
 
 inline forget_refused(s) {
     if
-    :: claim_epoch[s] != 0 && claim_epoch[s] < row.epoch -> claim_epoch[s] = 0; claim_prev[s] = 0
+    :: claim_epoch[s] != 0 && claim_epoch[s] < row.epoch ->
+        claim_epoch[s] = 0; claim_prev[s] = 0;
+        waits[s] = (row.owner == s -> waits[s] : 0)
     :: else
     fi;
     if
@@ -96,23 +96,18 @@ inline forget_refused(s) {
 }
 inline forget_all_refused() { forget_refused(0); forget_refused(1); forget_refused(2) }
 
-inline tick_session(s, ticks) {
-    draining[s] = (exited[s] && draining[s] > 0 -> draining[s] - 1 : draining[s]);
+inline tick(s) {
     if
-    :: draining[s] == 0 -> flying[s] = 0
+    :: exited[s] && draining[s] > 1 -> draining[s]--
+    :: exited[s] && draining[s] == 1 -> draining[s] = 0; flying[s] = 0
     :: else
     fi;
-    waits[s] = (waits[s] > ticks -> waits[s] - ticks : 0)
-}
-inline tick(ticks) {
-    tick_session(0, ticks); tick_session(1, ticks); tick_session(2, ticks);
-    phase = (phase + 1) % RHO_TICKS
+    waits[s] = (waits[s] > 0 -> waits[s] - 1 : 0)
 }
 
 proctype Clocks() {
     do
-    :: d_step { tick(1) }
-    :: d_step { phase == 0 -> tick(2) }
+    :: d_step { tick(0); tick(1); tick(2) }
     od
 }
 
@@ -160,7 +155,7 @@ proctype Network(byte s) {
         :: flying[s] >= 3 && exited[0] -> reached(R_SUCCESSOR_EMITS)
         :: else
         fi;
-        emitted = flying[s]; flying[s] = 0
+        emitted = flying[s]; flying[s] = 0; draining[s] = 0
        }
     :: d_step { claim_epoch[s] != 0 && may_claim(claim_prev[s], claim_epoch[s]) ->
         if
@@ -172,7 +167,7 @@ proctype Network(byte s) {
        }
     :: d_step { release_epoch[s] != 0 && may_release(s, release_epoch[s]) -> apply_release() }
     :: d_step { transfer_epoch[s] != 0 && may_transfer(s, transfer_epoch[s], 1) ->
-        reached(R_TRANSFERRED_ON); apply_transfer(0); forget_all_refused() }
+        reached(R_TRANSFERRED_ON); apply_transfer(0); forget_all_refused(); waits[row.owner] = 0 }
     :: d_step { park_epoch[s] != 0 && may_park(s, park_epoch[s], park_generation[s]) -> apply_park() }
     od
 }
@@ -187,7 +182,6 @@ proctype Api() {
 init {
     atomic {
         row.owner = 0; row.epoch = 1; held[0] = 1;
-        draining[0] = D; draining[1] = D; draining[2] = D;
         run Session(0); run Session(1); run Session(2);
         run Network(0); run Network(1); run Network(2);
         run Deaths(); run Api(); run Clocks()

@@ -115,7 +115,7 @@ byte checkpointed;           /* highest tenure whose checkpoint was accepted */
 #endif
 
 /* A session may decline what it has not said ready to, and does not say ready to what it has declined. */
-#ifdef DECLINES_AFTER_READY
+#if defined(DECLINES_AFTER_READY) || defined(M_DECLINES_AFTER_READY)
 #define may_decline(s) true
 #define may_say_ready(s) true
 #else
@@ -195,10 +195,8 @@ inline land_claim(s) {
     :: dead(s) -> reached(R_LATE_CLAIM_OF_DEAD)
     :: else
     fi;
-#ifdef M_CLAIM_IGNORES_DESIRED
     assert(row.desired == RUNNING);                          /* nobody comes to run what is not wanted */
-#endif
-    waits[s] = true;
+    waits[s] = EMITS;
     apply_claim(s); tenure++; gap = MESSAGES > 0;
     forget_refused()
 }
@@ -206,16 +204,11 @@ inline land_claim(s) {
 proctype Session(byte me) {
     do
     /* --- the session itself --- */
+#ifndef ANY_CLOCKS
     :: d_step { alive(me) && !fenced[me] && flying[me] == 0 && !dead(me) -> fenced[me] = true }
-    :: d_step { alive(me) && fenced[me] ->                   /* a heartbeat is answered */
-        if
-        :: !dead(me) -> fenced[me] = false; reached(R_FENCED_THEN_RESUMED)
-        :: else -> over[me] = true; fenced[me] = false; let_go(me); stand_down(me)
-        fi
-       }
-#ifdef ANY_CLOCKS
-    :: d_step { alive(me) && dead(me) -> over[me] = true; let_go(me); stand_down(me) }
+    :: d_step { alive(me) && fenced[me] && !dead(me) -> fenced[me] = false; reached(R_FENCED_THEN_RESUMED) }
 #endif
+    :: d_step { alive(me) && dead(me) -> over[me] = true; fenced[me] = false; let_go(me); stand_down(me) }
     :: d_step { alive(me) -> exited[me] = true; fenced[me] = false; let_go(me); stand_down(me) }
 
     /* --- run --- */
