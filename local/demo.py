@@ -234,8 +234,8 @@ class Demo:
                 f"two sockets were open for long: {', '.join(sorted(report.long_overlaps(moment))[:SHOWN])}",
             ),
         ]
-        broken = [message for holds, message in rules if not holds] + list(dict.fromkeys(after.broken[len(before.broken) :]))
-        return replace(outcome, broken=broken)
+        seen = dict.fromkeys(after.broken[len(before.broken) :])
+        return replace(outcome, broken=[message for holds, message in rules if not holds] + list(seen))
 
     def _busiest_task(self) -> Task:
         running = (task for task in self._running.tasks.started if task.running)
