@@ -232,7 +232,7 @@ class WsPing(Model):
 class AppPing(Model):
     """A message that the upstream wants to see regularly."""
 
-    payload: Annotated[Frame, BeforeValidator(_as_frame, json_schema_input_type=str | Frame)]
+    payload: Annotated[Frame, BeforeValidator(_as_frame, json_schema_input_type=Text | Frame)]
     interval_seconds: Annotated[Seconds, Field(ge=1, le=3600)]
 
 
@@ -293,7 +293,7 @@ class ConnectionSpec(Model):
         AfterValidator(_distinct),
     ] = ()
     on_open: Annotated[
-        tuple[Annotated[Step, BeforeValidator(_as_frame, json_schema_input_type=str | Step)], ...],
+        tuple[Annotated[Step, BeforeValidator(_as_frame, json_schema_input_type=Text | Step)], ...],
         Field(max_length=MAX_STEPS),
     ] = ()
     ws_ping: WsPing | None = WsPing()
