@@ -126,6 +126,6 @@ class HandOver:
             return True
         row = ConnectionRow.from_item(result.image)
         self._observer.saw(events.Regranted(holding.connection, row.epoch))
-        holding.begin(replace(row, generation=holding.row.generation), self._clock.now())
+        holding.begin(row, self._clock.now())
         self._holdings.look_later(holding.connection)
         return False

@@ -62,6 +62,7 @@ class Holding:
         self.begun_at = clock.now()
         """When it became, or began to stand by for becoming, the owner."""
         self._not_before = float("-inf")
+        self._held = asyncio.Event()
         self._gate = gate
         self._desk = desk
         self._clock = clock
@@ -86,11 +87,15 @@ class Holding:
     def begin(self, row: ConnectionRow, not_before: float) -> None:
         """Become, or stay, the owner as `row` says; emit no earlier than `not_before` on this machine's clock."""
         handoff = row.handoff if self.phase is Phase.STANDBY else None
+        newer = row.generation > self.row.generation
         self.row = row
         self.phase = Phase.HELD
         self.offer = None
         self._not_before = not_before
+        self._held.set()
         self.runner.begin(self, handoff)
+        if newer:
+            self.runner.revise(row)
 
     async def settle(self) -> Remains | None:
         """Flush what was accepted, then emit nothing more in this epoch. None: the lease was lost meanwhile."""
@@ -98,17 +103,18 @@ class Holding:
         if self.phase is not Phase.HELD:
             return None
         self.phase = Phase.SETTLED
+        self._held.clear()
         return remains
 
     def abort(self) -> None:
         """Emit nothing more, from now."""
-        self.phase = Phase.GONE
-        self._answered(False)
+        self.left()
         self.runner.abort()
 
     def left(self) -> None:
         """Another has it, or nobody: the write that let it go is known to be applied."""
         self.phase = Phase.GONE
+        self._held.clear()
         self._answered(False)
 
     def heard(self, row: ConnectionRow) -> None:
@@ -130,6 +136,7 @@ class Holding:
 
     async def until_emit(self) -> None:
         """See `leases.ports.Grant`."""
+        await self._held.wait()
         await self._gate.until_emit()
         early = self._not_before - self._clock.now()
         if early > 0:

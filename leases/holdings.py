@@ -99,6 +99,8 @@ class Holdings:
         """Sessions that own a row but have none of their own, and since when they were seen so."""
         self._buried: dict[str, Vacancy] = {}
         """Sessions known to be DEAD, which is final."""
+        self._late = timings.rate_ratio * timings.drain
+        """How long what another process sent may still be under way, on this machine's clock: its own may be slower."""
         self._audits = 0
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -199,8 +201,7 @@ class Holdings:
         outage = None if vacancy.died_at is None else max(0.0, self._clock.wall() - vacancy.died_at)
         self._observer.saw(events.Claimed(row.connection, now_says.epoch, str(row.owner), vacancy.dead_by, outage))
         # A reaped process may have sent its last record just before: a judge's W covers that, a reaping does not.
-        wait = self._timings.drain if vacancy.dead_by is DeadBy.EXIT else 0.0
-        await self._start(now_says, wait)
+        await self._start(now_says, self._late if vacancy.dead_by is DeadBy.EXIT else 0.0)
         return Considered.DONE
 
     async def _start(self, row: ConnectionRow, wait: float) -> None:
@@ -329,7 +330,7 @@ class Holdings:
             await self._act(row.connection, now_says)
             return
         self._observer.saw(events.Adopted(row.connection, now_says.epoch))
-        await self._start(now_says, self._timings.drain)
+        await self._start(now_says, self._late)
 
     async def regrant(self, connection: str, epoch: int) -> Written | Refused:
         """Go on as the owner in a new epoch, which fences whatever is still on its way in the old one."""

@@ -60,7 +60,6 @@ class Judging:
                 await asyncio.sleep(self._poll)
                 continue
             now = self._clock.now()
-            self._everybody.own_heartbeat(self._session.acknowledged_at)
             for row in self._others():
                 self._everybody.read(row, now)
             self._everybody.keep(frozenset(row.session for row in self._others()))
@@ -74,7 +73,8 @@ class Judging:
             await asyncio.sleep(self._poll)
             if self._clock.now() > due + self._poll or self._continuity.broken():
                 self._judge.interrupted()
-            self._judge.own_heartbeat(self._session.acknowledged_at)
+                self._everybody.interrupted()
+            self._know_own_heartbeat()
             judged, watched = self._duties()
             self._judge.keep(frozenset(watched))
             if not watched:
@@ -89,10 +89,15 @@ class Judging:
                 self._judge.read(row, now)
                 if not row.alive:
                     self._found_dead(row.session)
-            self._judge.own_heartbeat(self._session.acknowledged_at)
+            self._know_own_heartbeat()
             for verdict in self._judge.verdicts(now):
                 if verdict.session in judged:
                     await self._pronounce(verdict, self._judge)
+
+    def _know_own_heartbeat(self) -> None:
+        """Told every P, since each of the two watches for a gap of 2 R in it."""
+        self._judge.own_heartbeat(self._session.acknowledged_at)
+        self._everybody.own_heartbeat(self._session.acknowledged_at)
 
     def _others(self) -> list[SessionRow]:
         return [row for row in self._view.current.alive if row.session != self._session.id]

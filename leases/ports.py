@@ -86,7 +86,8 @@ class Grant(Protocol):
         ...
 
     async def until_emit(self) -> None:
-        """Wait until `may_emit` may be true again. Ask it again then."""
+        """Wait until `may_emit` may be true again, then ask it again. Between `settle` and the next `begin` it waits for
+        that, and after `abort` for ever."""
         ...
 
     def checkpoint(self, cursor: str) -> None:

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, fields
 
+ROUNDING = 1e-9
+"""Seconds; 1.1 * 6 is not 6.6 in binary."""
+
 
 class IllegalTimings(ValueError):
     """A combination of timings under which two workers could own one connection, or none could keep it."""
@@ -46,13 +49,13 @@ class Timings:
         if self.rate_ratio < 1:
             raise IllegalTimings(f"rate_ratio must be at least 1, but is {self.rate_ratio}")
         needed = self.rate_ratio * (self.self_fence + self.drain)
-        if self.takeover < needed:
+        if self.takeover < needed - ROUNDING:
             raise IllegalTimings(
                 f"takeover >= rate_ratio * (self_fence + drain) is broken: {self.takeover} < "
                 f"{self.rate_ratio} * ({self.self_fence} + {self.drain}) = {needed:.3f}; two workers could emit at once"
             )
         longest = (self.self_fence - self.call_timeout) / 3
-        if self.heartbeat > longest:
+        if self.heartbeat > longest + ROUNDING:
             raise IllegalTimings(
                 f"heartbeat <= (self_fence - call_timeout) / 3 is broken: {self.heartbeat} > "
                 f"({self.self_fence} - {self.call_timeout}) / 3 = {longest:.3f}; two lost ones would fence the worker"

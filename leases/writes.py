@@ -22,6 +22,7 @@ from leases.rows import (
     SessionState,
     connection_key,
     free_owner,
+    is_session,
     parked_owner,
     session_key,
 )
@@ -299,13 +300,12 @@ def regrant(connection: str, session: str, epoch: int, nonce: str) -> Write:
 def change(row: ConnectionRow, desired: Desired, status: Item | None, ttl: int) -> Write:
     """Change what is wanted. A row that a session owns keeps its owner; that session is then told by its inbox.
 
-    The caller writes the spec of `row.generation + 1` in the same transaction. Refused: read it again.
+    The caller writes the spec of `row.generation + 1` in the same transaction. Refused, also if only the owner changed
+    meanwhile: read it again. A row that a session parks while it is wanted again would else be parked for ever.
     """
     moved: dict[str, Any] = {}
     gone: tuple[str, ...] = ()
-    unmoved: tuple[Condition, ...] = ()
-    if row.owner is None or row.owner.startswith(("FREE#", "PARKED#")):
-        unmoved = (Absent("owner") if row.owner is None else Equals("owner", row.owner),)
+    if not is_session(row.owner):
         if desired is Desired.RUNNING:
             moved["owner"] = free_owner(row.connection)
             gone = ("ttl",)
@@ -317,10 +317,11 @@ def change(row: ConnectionRow, desired: Desired, status: Item | None, ttl: int) 
             gone = ("owner",)
         if status is not None:
             moved["status"] = status
+    same_owner: Condition = Absent("owner") if row.owner is None else Equals("owner", row.owner)
     return Write(
         name="change",
         key=connection_key(row.connection),
-        condition=AllOf((Equals("generation", row.generation), *unmoved)),
+        condition=AllOf((Equals("generation", row.generation), same_owner)),
         set={"generation": row.generation + 1, "desired": desired.value} | moved,
         remove=gone,
     )

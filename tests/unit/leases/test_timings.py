@@ -9,6 +9,10 @@ def test_the_defaults_are_legal() -> None:
     assert Timings().takeover_ms == 7000
 
 
+def test_what_equals_the_bound_is_legal() -> None:
+    assert Timings(takeover=6.6).takeover == 6.6
+
+
 @pytest.mark.parametrize(
     ("given", "rule", "values"),
     [
