@@ -5,14 +5,14 @@ the silence is the peer's and not ours: the loop must have read once since the d
 """
 
 import asyncio
-import logging
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
-_log = logging.getLogger(__name__)
+from worker.logs import logger
+
+log = logger()
 
 TICK_SECONDS = 0.5
 """How often the sweeper looks for what is due."""
@@ -90,12 +90,11 @@ class Swept(Protocol):
 class Sweeper:
     """A timer wheel: every member is visited when it asked to be, within a tick."""
 
-    __slots__ = ("_handle", "_loop", "_now", "_on_stall", "_slots", "_swept_to", "_ticked_at")
+    __slots__ = ("_handle", "_loop", "_now", "_slots", "_swept_to", "_ticked_at")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_stall: Callable[[float], None] | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._now = loop.time
-        self._on_stall = on_stall
         self._slots: dict[int, list[Swept]] = {}
         self._ticked_at = self._now()
         self._swept_to = self._slot(self._ticked_at)
@@ -124,9 +123,7 @@ class Sweeper:
         late = now - self._ticked_at - TICK_SECONDS
         sound = late < STALL_SECONDS
         if not sound:
-            _log.warning("the event loop stood still for %.1f s; no peer is judged for it", late)
-            if self._on_stall is not None:
-                self._on_stall(late)
+            log.warning("The event loop stood still for %.1f s; no peer is judged for it", late)
         self._ticked_at = now
         first, self._swept_to = self._swept_to + 1, self._slot(now)
         for slot in range(first, self._swept_to + 1):

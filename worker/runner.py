@@ -9,7 +9,6 @@ newer request, a hand-over that failed); everything that must survive that is in
 """
 
 import asyncio
-import logging
 import random
 from collections import deque
 from dataclasses import replace
@@ -27,7 +26,8 @@ from telemetry.metrics import CONNECT_FAILURES, CONNECTIONS_FAILED, CONNECTS, RE
 from worker.adapters import Adapter
 from worker.admission import Group
 from worker.attempt import Attempt, render
-from worker.outbox import Discarded
+from worker.logs import logger
+from worker.outbox import Discarded, Overflow
 from worker.pointer import cursor_of
 from worker.records import Control
 from worker.retry import AttemptFailed, Failure, GiveUp, History, Kind, Policy, Retry, retry_after_seconds
@@ -50,7 +50,9 @@ LIFETIME_SPREAD = 0.25
 CURSOR_MESSAGES = 16
 """In so many of the last messages a cursor is looked for when a WebSocket is reopened."""
 
-_log = logging.getLogger(__name__)
+_SAID = {Event.CONNECT_FAILED: "No WebSocket opened", Event.CONNECTION_CLOSED: "WebSocket ended"}
+
+log = logger()
 
 
 class GivenUp(Exception):
@@ -99,6 +101,8 @@ class Runner:
         self._proven = False
         self._failed = False
         self._task: asyncio.Task[None] | None = None
+        self._stopped: asyncio.Task[None] | None = None
+        """The task before: it may still be putting its things away."""
         self._start()
 
     # What the member asks for
@@ -133,7 +137,7 @@ class Runner:
 
     def resume(self) -> None:
         """See `leases.ports.Runner`."""
-        if self._task is None or self._task.done():
+        if self._task is None:
             self._start()
 
     async def settle(self) -> Remains:
@@ -148,12 +152,12 @@ class Runner:
 
     async def close(self) -> None:
         """See `leases.ports.Runner`."""
-        task = self._stop()
+        self._stop()
         self._drop(Failure(kind=Kind.LOCAL, code=GOING_AWAY, detail="going away"))
         if self._leaving is not None:
             await asyncio.wait((self._leaving.over,))
-        if task is not None:
-            await asyncio.wait((task,))
+        if self._stopped is not None:
+            await asyncio.wait((self._stopped,))
         self._outbox.discard()
 
     def abort(self) -> None:
@@ -176,9 +180,7 @@ class Runner:
             self._overlap.delivered(data)
         elif self._echo and self._echo.covers(data):
             return
-        self._outbox.message(data, received_at)
-        if self._recent is not None:
-            self._recent.append(data)
+        self._deliver(session, data, received_at)
 
     def may_acknowledge(self) -> bool:
         """See `Owner`."""
@@ -194,6 +196,8 @@ class Runner:
 
     def ended(self, session: Session, failure: Failure) -> None:
         """See `Owner`."""
+        if session is self._leaving:
+            self._leaving = None
         if self._overlap is not None and session is not self._session:
             self._overlap.forget_pending()
         self._tell_closed(session, failure)
@@ -205,20 +209,33 @@ class Runner:
         if not self._proven and session.opened_at is not None and now - session.opened_at >= PROVEN_SECONDS:
             self._proven = True
             self._grant.proven()
-        if now - self._reported_at >= REPORT_SECONDS:
+        last = self._outbox.last_message_at
+        if last is None or now - self._reported_at < REPORT_SECONDS:
+            return
+        if timestamp(last) != self._status.last_message_at:
             self._report()
+
+    def _deliver(self, session: Session, data: str | bytes, received_at: float) -> None:
+        try:
+            self._outbox.message(data, received_at)
+        except Overflow as overflow:
+            session.close(Failure(kind=Kind.SINK_STALLED, code=GOING_AWAY, detail=str(overflow)))
+            return
+        if self._recent is not None:
+            self._recent.append(data)
 
     # The life of the connection
 
     def _start(self) -> None:
-        previous = self._stop()
-        self._task = asyncio.get_running_loop().create_task(self._run(previous))
-        self._task.add_done_callback(self._done)
+        self._stop()
+        if not self._failed:
+            self._task = asyncio.get_running_loop().create_task(self._run(self._stopped))
+            self._task.add_done_callback(self._done)
 
-    def _stop(self) -> asyncio.Task[None] | None:
+    def _stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        return self._task
+            self._stopped, self._task = self._task, None
 
     def _drop(self, failure: Failure) -> None:
         if self._session is not None:
@@ -227,7 +244,9 @@ class Runner:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a runner broke", exc_info=error, extra={Field.CONNECTION: self.connection})
+            log.error(
+                "A runner broke; the connection is given up", exc_info=error, extra={Field.CONNECTION: self.connection}
+            )
             self._fail("internal_error")
 
     async def _run(self, previous: asyncio.Task[None] | None) -> None:
@@ -289,6 +308,7 @@ class Runner:
     async def _recover(self, session: Session) -> None:
         """A WebSocket has ended: decide what follows."""
         self._session = None
+        self.ready.clear()
         self._engine.meter.count(RECONNECTS)
         self._judge(session)
         if session.ended_with is not None and session.ended_with.kind is Kind.SINK_STALLED:
@@ -418,9 +438,9 @@ class Runner:
         self._take(new, spec)
         self._tell_opened(new)
         for data, received_at in messages:
-            self._outbox.message(data, received_at)
-            if self._recent is not None:
-                self._recent.append(data)
+            if not new.usable:
+                break
+            self._deliver(new, data, received_at)
 
     def _decide(self, failure: Failure, at: float) -> None:
         """What follows a failure, for this connection and for its group. Raises `GivenUp`."""
@@ -533,10 +553,10 @@ class Runner:
             self._grant.report(self._status.to_item())
 
     def _log(self, event: Event, failure: Failure) -> None:
-        _log.info(
-            "%s: %s",
-            failure.reason,
-            failure.detail,
+        log.info(
+            "%s (%s)",
+            _SAID[event],
+            _reason(failure),
             extra={Field.EVENT: event, Field.CONNECTION: self.connection, Field.REASON: failure.reason},
         )
 

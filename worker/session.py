@@ -1,7 +1,6 @@
 """One WebSocket that is used for a connection: opening steps, pulse, application pings, adapter."""
 
 import asyncio
-import logging
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
@@ -11,7 +10,7 @@ from worker.adapters import Acknowledgement, Adapter, Reply
 from worker.attempt import Attempt, Opening
 from worker.dial import Dialer
 from worker.keepalive import Pulse, Sweeper, Verdict
-from worker.outbox import Overflow
+from worker.logs import logger
 from worker.pointer import value_at
 from worker.retry import AttemptFailed, Failure, Kind
 from worker.upstream import Intake, Upstream
@@ -25,7 +24,7 @@ VISIT_SECONDS = 60.0
 GOING_AWAY = 1001
 ABNORMAL = 1006
 
-_log = logging.getLogger(__name__)
+log = logger()
 
 
 class Owner(Protocol):
@@ -34,7 +33,7 @@ class Owner(Protocol):
     connection: str
 
     def accept(self, session: "Session", data: str | bytes) -> None:
-        """A message came. Raises `Overflow`."""
+        """A message came."""
         ...
 
     def may_acknowledge(self) -> bool:
@@ -187,11 +186,7 @@ class Session:
         self.message_at = self._socket.heard_at  # type: ignore[union-attr]
         if self._awaited is not None:
             self._check(self._awaited, data)
-        try:
-            self._owner.accept(self, data)
-        except Overflow as overflow:
-            self.close(Failure(kind=Kind.SINK_STALLED, code=GOING_AWAY, detail=str(overflow)))
-            return
+        self._owner.accept(self, data)
         if self._adapter is not None:
             self._reply(self._adapter, data)
 
@@ -282,7 +277,7 @@ def _ask(adapter: Adapter, data: str | bytes, session: Session) -> Iterable[Repl
     try:
         return tuple(adapter.received(data))
     except Exception as error:  # noqa: BLE001 - see above
-        _log.warning("an adapter failed", extra={Field.REASON: type(error).__name__})
+        log.warning("an adapter failed", extra={Field.REASON: type(error).__name__})
         session.close(Failure(kind=Kind.ADAPTER, code=GOING_AWAY, detail=type(error).__name__))
         return ()
 
