@@ -32,7 +32,7 @@ local: $(STAMP) ## Everything up until Ctrl-C. ARGS="--workers N --capacity N --
 	@$(BIN)/python -m local up --with-parent $(ARGS)
 
 test: $(STAMP) ## All tests that need no account.
-	@$(WITH_NODE) $(BIN)/python -m pytest tests
+	@$(WITH_NODE) $(BIN)/python -m pytest -m "not soak" tests
 
 check: $(STAMP) ## Format, lint, types, synthesis with validation and nag, templates.
 	@$(BIN)/ruff format --check .
@@ -49,6 +49,12 @@ model: $(STAMP) ## Check the formal model of the lease protocol.
 
 simulate: $(STAMP) ## Many random runs of the protocol. SEEDS=n
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS)
+
+soak: $(STAMP) ## Long runs under faults.
+	@$(BIN)/python -m pytest -m soak tests
+
+bench-engine: $(STAMP) ## One worker process beside a bare client: memory, messages, connects.
+	@$(BIN)/python -m bench.engine
 
 clean: ## Remove caches and what was synthesized; .venv stays.
 	@rm -rf .cache .local cdk.out .pytest_cache .mypy_cache .ruff_cache
