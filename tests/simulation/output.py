@@ -1,6 +1,7 @@
 """The output stream: what was emitted lands later, or never, or unacknowledged; and what a consumer makes of it."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple, Protocol
@@ -75,6 +76,8 @@ class Stream:
         self.slow = 0.05
         """Share of attempts that take up to D."""
         self.landing: list[LandingWitness] = []
+        self.last_words: dict[str, Callable[[], None]] = {}
+        """What happens right behind the next attempt of a process, which then takes all of D: the worst moment."""
 
     def send(self, entry: Entry) -> "asyncio.Future[bool]":
         """Emit. The answer is whether it was acknowledged; nothing of this attempt lands after it."""
@@ -86,6 +89,10 @@ class Stream:
         way = 0.01 + 0.03 * random()
         if random() < self.slow:
             way = longest * (1 - random() ** 3)
+        last_words = self.last_words.pop(process.name, None)
+        if last_words is not None:
+            way = longest
+            self._timetable.after(0.0, last_words)
         way = min(way, longest * 0.9999)
         if self.lost and random() < self.lost:
             self._timetable.after(way, _answer, process, acknowledged, False)

@@ -1,5 +1,6 @@
 """The queue of hints, as SQS is: late, out of order, at least once, and here also not at all."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
@@ -55,7 +56,7 @@ class Queue:
         self.sent += 1
         for _ in range(2 if self._rng.random() < self.repeated else 1):
             if self._rng.random() >= self.lost:
-                delay = 0.02 + 0.05 * self._rng.random() + self.late_seconds * self._rng.random() ** 2
+                delay = 0.005 + 0.04 * self._rng.random() + self.late_seconds * self._rng.random() ** 2
                 self._timetable.after(delay, self._show, Message(connection))
 
     def _show(self, message: Message) -> None:
@@ -78,15 +79,12 @@ class Queue:
 class QueueHints:
     """The queue as one process reaches it. Implements `leases.ports.Hints`."""
 
-    def __init__(self, queue: Queue, process: Process) -> None:
+    def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._process = process
         self.cut = False
 
     async def send(self, connections: Sequence[str]) -> None:
-        done = self._process.loop.create_future()
-        self._process.loop.call_later(0.01, done.set_result, None)
-        await done
+        await asyncio.sleep(0.004)
         if self.cut:
             raise Unknown("the queue cannot be reached")
         for connection in connections:

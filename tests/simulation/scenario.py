@@ -56,7 +56,7 @@ class Scenario:
 
     def _fleet(self) -> None:
         rng, world = self.rng, self.world
-        shape = rng.choice(((1, 1), (1, 1, 1), (2, 2), (2, 1), (1, 1, 1, 1), (1, 2, 1), (1,)))
+        shape = rng.choice(((1, 1), (1, 1, 1), (2, 2), (2, 1), (1, 1, 1, 1), (1, 2, 1), (1,), (1,) * rng.randint(7, 10)))
         self.shape = shape
         for number, workers in enumerate(shape):
             if number == 0 or rng.random() < 0.7:
@@ -93,7 +93,8 @@ class Scenario:
         """Weather that lasts until calm comes."""
         rng, world = self.rng, self.world
         chance = rng.random
-        world.table.bad_weather(page=rng.choice((1, 2, 3, 1000)))
+        delay = rng.choice((0.001, 0.004))
+        world.table.bad_weather(page=rng.choice((1, 2, 3, 1000)), delay=delay, spread=2 * delay)
         world.api.dying = 0.2 if chance() < 0.1 else 0.0
         undo: list[Callable[[], None]] = []
         if chance() < 0.5:
@@ -121,9 +122,9 @@ class Scenario:
         world.stream.lost = world.stream.unacknowledged = 0.0
         world.stream.slow = 0.05
         world.api.dying = 0.0
-        missing = sum(self.shape) - sum(len(task.workers) for task in world.tasks if not task.stopping)
-        if missing > 0:
-            world.start_task(missing, self._revision())
+        there = sum(len(task.workers) for task in world.tasks if not task.stopping)
+        if there * world.capacity < len(world.feeds):
+            world.start_task(max(1, sum(self.shape) - there), self._revision())
 
     def _revision(self) -> int:
         return max(task.revision for task in self.world.tasks)
@@ -163,6 +164,15 @@ class Scenario:
         worker.process.exit()
         return True
 
+    def _crash_in_the_act(self, longest: float, chance: float) -> bool:
+        """It crashes right behind an emission, which lands as late as one may."""
+        worker = self._worker()
+        if worker is None:
+            return False
+        self._note(worker.process.name)
+        self.world.stream.last_words[worker.process.name] = worker.process.exit
+        return True
+
     def _crash_unreaped(self, longest: float, chance: float) -> bool:
         """The supervisor stands still while its child dies: only judges can tell."""
         worker = self._worker()
@@ -193,6 +203,13 @@ class Scenario:
                 task.lose()
                 self.world.timetable.after(min(longest, 5 * self.rng.random()), self.world.start_task, workers, revision)
         return True
+
+    def _lose_most(self, longest: float, chance: float) -> bool:
+        """All hosts but one are gone at once, and with them most judges."""
+        tasks = [task for task in self.world.tasks if not task.lost and not task.stopping]
+        for task in tasks[1:]:
+            task.lose()
+        return len(tasks) > 1
 
     def _pause(self, longest: float, chance: float) -> bool:
         worker = self._worker()
@@ -396,20 +413,23 @@ class Scenario:
 
 
 def _timings(chance: float) -> Timings:
-    if chance < 0.6:
+    if chance < 0.3:
         return Timings()
+    if chance < 0.6:
+        return Timings(takeover=6.6)
     if chance < 0.8:
-        return Timings(give_up=15.0)
-    return Timings(heartbeat=0.5, self_fence=2.7, drain=0.6, takeover=3.7, judge_poll=0.4, call_timeout=0.9, give_up=20.0)
+        return Timings(takeover=6.6, give_up=15.0)
+    return Timings(heartbeat=0.5, self_fence=2.7, drain=0.6, takeover=3.63, judge_poll=0.4, call_timeout=0.9, give_up=20.0)
 
 
 FAULTS: list[Callable[[Scenario, float, float], bool]] = [
     Scenario._crash,
-    Scenario._crash,
+    Scenario._crash_in_the_act,
     Scenario._crash_unreaped,
     Scenario._lose_task,
     Scenario._lose_task,
     Scenario._lose_all,
+    Scenario._lose_most,
     Scenario._pause,
     Scenario._pause,
     Scenario._pause,

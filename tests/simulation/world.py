@@ -63,7 +63,7 @@ class Worker:
         self.stores = [
             TableStore(world.table, self.process, timeout) for timeout in (world.timings.call_timeout, STORE_TIMEOUT)
         ]
-        self.hints = QueueHints(world.queue, self.process)
+        self.hints = QueueHints(world.queue)
         outside = Outside(self.process, world.timetable, world.rng("outside", name), world.feeds, world.stream)
         outside.distrusted = lambda: task.unaware
         self.host = SimHost(outside)
@@ -145,7 +145,7 @@ class Task:
         self.supervisor = Process(world.timetable, f"{name}.0", self.machine.clock, world.failed)
         self.machine.add(self.supervisor)
         self._store = TableStore(world.table, self.supervisor, STORE_TIMEOUT)
-        self._hints = QueueHints(world.queue, self.supervisor)
+        self._hints = QueueHints(world.queue)
         for _ in range(workers):
             self.start()
 
@@ -212,7 +212,7 @@ class Api:
         self._world = world
         self.process = Process(world.timetable, "api", LocalClock(world.timetable, 1.0, WALL), world.failed)
         self.store = TableStore(world.table, self.process, STORE_TIMEOUT)
-        self.hints = QueueHints(world.queue, self.process)
+        self.hints = QueueHints(world.queue)
         self.dying = 0.0
         """Share of calls that end behind their write, before anybody is told."""
         self.untold = False
