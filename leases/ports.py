@@ -86,8 +86,10 @@ class Grant(Protocol):
         ...
 
     async def until_emit(self) -> None:
-        """Wait until `may_emit` may be true again, then ask it again. Between `settle` and the next `begin` it waits for
-        that, and after `abort` for ever."""
+        """Wait until `may_emit` may be true again, then ask again.
+
+        Between `settle` and the next `begin` it waits for that, and after `abort` for ever.
+        """
         ...
 
     def checkpoint(self, cursor: str) -> None:
