@@ -16,7 +16,7 @@ from leases.dynamodb import Table
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-ONE_ANSWER = Config(connect_timeout=0.3, read_timeout=0.9, retries={"mode": "legacy", "total_max_attempts": 2})
+ONE_ANSWER = Config(connect_timeout=0.2, read_timeout=1.2, retries={"mode": "legacy", "total_max_attempts": 2})
 """Two attempts end within 2.5 seconds. Legacy mode pauses 50 ms before it repeats a DynamoDB call, not a second."""
 
 QUEUE_BATCH = 10

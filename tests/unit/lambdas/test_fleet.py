@@ -171,6 +171,16 @@ def test_a_stale_index_alarms_nobody(
     assert (report.unowned, report.oldest_wait, queue.take()) == (0, 0, [])
 
 
+def test_an_owner_that_the_listing_does_not_show_yet_is_asked_for(
+    table: Table, queue: Queue, hints: HintQueue, worker: Callable[..., SessionRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker("s1")
+    made(table, "a", "s1")
+    monkeypatch.setattr(Table, "sessions", lambda *_: Page([], None))
+    report = audit(table, hints, NOW)
+    assert (report.held, report.unowned, queue.take()) == (1, 0, [])
+
+
 def test_wanted_rows_that_are_parked_are_freed_each_shard_in_its_turn(
     table: Table, queue: Queue, hints: HintQueue, worker: Callable[..., SessionRow]
 ) -> None:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import boto3
@@ -308,26 +309,34 @@ def test_many_rows_in_batches_of_a_hundred_each_once(table: Table) -> None:
     assert set(rows) == set(keys)
 
 
-def test_unprocessed_keys_are_asked_for_again_until_nothing_moves(table: Table) -> None:
-    asked = []
-    rows = {name: to_dynamodb({"pk": f"CONNECTION#{name}", "sk": "LEASE"}) for name in "abc"}
+@contextmanager
+def answering(table: Table, done: int) -> Iterator[list[list[str]]]:
+    """The table answers so many of the keys that it is asked for, and says that the others are unprocessed."""
+    asked: list[list[str]] = []
 
-    def answer_one(request: Any, **_: Any) -> Any:
-        asked.append(request.body)
-        first = next(name for name in "abc" if f"CONNECTION#{name}".encode() in request.body)
-        left = [rows[name] for name in "abc" if name > first and f"CONNECTION#{name}".encode() in request.body]
-        done = [] if stuck else [rows[first]]
-        return json_answer(
-            {"Responses": {table.name: done}, "UnprocessedKeys": {table.name: {"Keys": left}} if left else {}}
-        )
+    def answer(request: Any, **_: Any) -> Any:
+        keys = json.loads(request.body)["RequestItems"][table.name]["Keys"]
+        asked.append([key["pk"]["S"] for key in keys])
+        left = {table.name: {"Keys": keys[done:]}} if keys[done:] else {}
+        return json_answer({"Responses": {table.name: keys[:done]}, "UnprocessedKeys": left})
 
-    stuck = False
-    table.client.meta.events.register("before-send.dynamodb.BatchGetItem", answer_one)
-    try:
-        assert len(table.get_many([connection_key(name) for name in "abc"])) == 3
-        assert len(asked) == 3
-    finally:
-        table.client.meta.events.unregister("before-send.dynamodb.BatchGetItem", answer_one)
+    table.client.meta.events.register("before-send.dynamodb.BatchGetItem", answer)
+    yield asked
+    table.client.meta.events.unregister("before-send.dynamodb.BatchGetItem", answer)
+
+
+def test_unprocessed_keys_are_asked_for_again(table: Table) -> None:
+    keys = [connection_key(name) for name in "abc"]
+    with answering(table, 1) as asked:
+        assert set(table.get_many(keys)) == set(keys)
+        assert [len(each) for each in asked] == [3, 2, 1]
+
+
+def test_when_nothing_is_processed_nothing_is_known(table: Table) -> None:
+    with answering(table, 0) as asked:
+        with pytest.raises(Unknown, match="UnprocessedKeys"):
+            table.get_many([connection_key("a")])
+        assert len(asked) == 1
 
 
 def test_the_index_lists_what_an_owner_owns_page_by_page(table: Table) -> None:
