@@ -9,7 +9,7 @@ from leases.balance import plan
 from leases.conditions import Unknown
 from leases.fleet import Fleet, FleetView
 from leases.handover import HandOver
-from leases.holding import Phase
+from leases.holding import Holding, Phase
 from leases.holdings import Holdings
 from leases.placement import Targets
 from leases.ports import Clock, Store
@@ -74,7 +74,7 @@ class Mover:
             declined: set[str] = set()
             while len(declined) < TRIES:
                 holding = self._holdings.get(connection)
-                if holding is None or holding.runner.exclusive:
+                if holding is None or not _movable(holding):
                     break
                 target = self._targets.choose(self._view.current, declined)
                 if target is None:
@@ -104,7 +104,7 @@ class Mover:
             movable = [
                 holding.connection
                 for holding in self._holdings.held
-                if holding.phase is Phase.HELD and holding.begun_at < rested and not holding.runner.exclusive
+                if holding.phase is Phase.HELD and holding.begun_at < rested and _movable(holding)
             ]
             await asyncio.gather(*map(self._handover.give, movable, targets))
 
@@ -112,3 +112,8 @@ class Mover:
         now = self._clock.now()
         self._first_seen = {row.session: self._first_seen.get(row.session, now) for row in fleet.alive}
         return {session for session, since in self._first_seen.items() if now - since >= STEADY_SECONDS}
+
+
+def _movable(holding: Holding) -> bool:
+    """Whether a standby helps: it needs an upstream that takes a second socket, and there is a first one to replace."""
+    return holding.runner.ready.is_set() and not holding.runner.exclusive

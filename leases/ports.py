@@ -117,7 +117,7 @@ class Runner(Protocol):
     """
 
     ready: asyncio.Event
-    """Set once the connection is open, subscribed and buffering (a standby may then be made the owner)."""
+    """Set while the connection is open, subscribed and buffering (a standby may then be made the owner)."""
 
     exclusive: bool
     """The upstream tolerates only one socket (`handover: break_before_make`): close this one before another opens."""
