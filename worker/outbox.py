@@ -8,20 +8,34 @@ are sent again under the same sequence numbers.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from leases.ports import Grant, Remains
 from leases.rows import DIGEST_BYTES, HANDOFF_MESSAGES, Handoff
 from worker.handover import overlap
-from worker.records import Control, Event, Header, Item, Limits, Part, digest, item_digest, split, timestamp
+from worker.records import (
+    EVENT_BYTES,
+    ITEM_BYTES,
+    Control,
+    Entry,
+    Event,
+    Header,
+    Item,
+    Limits,
+    Part,
+    Payload,
+    cost,
+    digest,
+    item_digest,
+    split,
+    timestamp,
+)
 
-ITEM_BYTES = 112
-"""What an item takes beside its payload: a tuple, a float, a place in a list."""
-
-EVENT_BYTES = 512
-"""What a control record is counted as."""
+SMALL_BYTES = 400
+"""Messages of this size on average at most are kept for a while when they are emitted, on a connection that is busy:
+25 KB for the HANDOFF_MESSAGES last ones."""
 
 SINK_STALLED = "sink_stalled"
 """The reason of a gap: the buffer was full because the sink took too little."""
@@ -63,8 +77,7 @@ class Budget:
             raise ValueError(f"{total} bytes are fewer than {share} for each of {capacity} connections")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class Parcel(NamedTuple):
     """What an outbox would have emitted next. Its items do not change while it is out."""
 
     outbox: "Outbox"
@@ -77,49 +90,17 @@ class Parcel:
     cursor_of: CursorOf | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emitted:
-    """What of a parcel the sink acknowledged."""
-
-    items: int
-    last_seq: int
-    size: int
-    """What the items counted for in the budget, in bytes."""
-    digests: bytes
-    """Of the last messages among them, HANDOFF_MESSAGES at most."""
-    cursor: str | None
-
-
-def emitted(parcel: Parcel, count: int, last_seq: int) -> Emitted:
-    """Sum up what was acknowledged. Runs in the thread that sent it."""
-    items = parcel.items[:count]
-    found = [item_digest(payload) for payload, _ in items[-HANDOFF_MESSAGES:]]
-    return Emitted(
-        items=count,
-        last_seq=last_seq,
-        size=sum(map(cost, items)),
-        digests=b"".join(found),
-        cursor=None if parcel.cursor_of is None else _last_cursor(items, parcel.cursor_of),
-    )
-
-
-def _last_cursor(items: Sequence[Item], cursor_of: CursorOf) -> str | None:
-    for payload, _ in reversed(items):
+def last_cursor(parcel: Parcel, count: int) -> str | None:
+    """The resume cursor of the last message that has one, among the first `count` items of a parcel."""
+    if parcel.cursor_of is None:
+        return None
+    for payload, _ in reversed(parcel.items[:count]):
         if isinstance(payload, Event):
             continue
-        cursor = payload.cursor if isinstance(payload, Part) else cursor_of(payload)
+        cursor = payload.cursor if isinstance(payload, Part) else parcel.cursor_of(payload)
         if cursor is not None:
             return cursor
     return None
-
-
-def cost(item: Item) -> int:
-    """What an item counts for in the budget, in bytes."""
-    payload = item[0]
-    if isinstance(payload, Event):
-        return EVENT_BYTES
-    data = payload.data if isinstance(payload, Part) else payload
-    return data.__sizeof__() + ITEM_BYTES
 
 
 class State(Enum):
@@ -132,6 +113,10 @@ class State(Enum):
     OUT = auto()
     WAITING = auto()
     """On hold, or backing off."""
+
+
+IDLE = State.IDLE
+"""Looked up for every message, which takes longer by way of the class."""
 
 
 class Desk(Protocol):
@@ -190,6 +175,7 @@ class Outbox:
         "_room",
         "_seq",
         "_state",
+        "_tail",
         "_wait",
         "alone",
         "last_message_at",
@@ -227,6 +213,7 @@ class Outbox:
         self._attempts = 0
         self._wait: asyncio.Task[None] | asyncio.TimerHandle | None = None
         self._digests = b""
+        self._tail: list[Item] = []
         self._cursor: str | None = None
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._expected: Sequence[bytes] = ()
@@ -254,7 +241,7 @@ class Outbox:
         budget.used += size
         self._pending.append((data, received_at))
         self.last_message_at = received_at
-        if self._state is State.IDLE:
+        if self._state is IDLE:
             self._queue()
 
     def control(self, kind: Control, fields: Mapping[str, Any]) -> None:
@@ -281,13 +268,12 @@ class Outbox:
                 self._append(payload, received_at)
         self.last_message_at = received_at
 
-    def _append(self, payload: str | bytes | Part | Event, received_at: float) -> None:
-        item = (payload, received_at)
-        size = cost(item)
+    def _append(self, payload: Payload, received_at: float) -> None:
+        size = cost(payload)
         self._bytes += size
         self._budget.used += size
-        self._pending.append(item)
-        if self._state is State.IDLE:
+        self._pending.append((payload, received_at))
+        if self._state is IDLE:
             self._queue()
 
     def _check_room(self, held: int) -> None:
@@ -366,15 +352,14 @@ class Outbox:
         if dropped:
             end = ends[dropped - 1] + 1
             kept = [item for item in self._pending[:end] if isinstance(item[0], Event)]
-            self._release(sum(map(cost, self._pending[:end])) - sum(map(cost, kept)))
+            self._release(sum(cost(payload) for payload, _ in self._pending[:end] if not isinstance(payload, Event)))
             self._pending[:end] = kept
 
     def _tell_gap(self) -> None:
         until = self._pending[0][1]
         fields = {"from": None, "to": timestamp(until), "resumed": False, "reason": NOT_HANDED_OVER}
-        item = (Event(Control.GAP, fields), until)
-        self._pending.insert(0, item)
-        self._release(-cost(item))
+        self._pending.insert(0, (Event(Control.GAP, fields), until))
+        self._release(-EVENT_BYTES)
 
     def _queue(self) -> None:
         self._state = State.QUEUED
@@ -398,21 +383,22 @@ class Outbox:
         )
         return self._parcel
 
-    def acknowledged(self, parcel: Parcel, done: Emitted) -> None:
-        """The sink has taken part of the parcel."""
+    def acknowledged(self, parcel: Parcel, entry: Entry, counted: int, cursor: str | None) -> None:
+        """The sink has taken the beginning of the parcel, which counted for so many bytes and ended at this cursor."""
         if parcel is not self._parcel:
             return
         self._parcel = None
         self._attempts = 0
         self.alone = False
-        del self._front[: done.items]
-        self._release(done.size)
+        count = entry.last_seq - entry.first_seq + 1
         if parcel.header is self._header:
-            self._seq = done.last_seq
-            self._digests = (self._digests + done.digests)[-HANDOFF_MESSAGES * DIGEST_BYTES :]
-        if done.cursor is not None:
-            self._note(done.cursor)
-        self._flush_left -= done.items
+            self._seq = entry.last_seq
+        self._remember(count, counted)
+        del self._front[:count]
+        self._release(counted)
+        if cursor is not None:
+            self._note(cursor)
+        self._flush_left -= count
         if self._flushed is not None and self._flush_left <= 0:
             self._end_flush()
         else:
@@ -460,9 +446,8 @@ class Outbox:
             return
         self._parcel = None
         told = {"from": timestamp(at), "to": timestamp(at), "resumed": False, "reason": SINK_REFUSED, "code": reason}
-        gap = (Event(Control.GAP, told), at)
-        self._release(cost(self._front[0]) - cost(gap))
-        self._front[0] = gap
+        self._front[0] = (Event(Control.GAP, told), at)
+        self._release(cost(lost) - EVENT_BYTES)
         if _ends_message(lost):
             self._desk.discarded(1)
         self.alone = False
@@ -480,6 +465,25 @@ class Outbox:
         self._budget.used -= size
         if self._room is not None and not self._room.done() and self._has_room():
             self._room.set_result(None)
+
+    # Hand-over
+
+    def _remember(self, count: int, counted: int) -> None:
+        """Keep what a hand-over would name: the digests of the last messages.
+
+        While more waits, small messages themselves are kept: most are out of date before anybody asks, and a digest
+        costs as much as everything else that is done to a message here.
+        """
+        self._tail += self._front[max(0, count - HANDOFF_MESSAGES) : count]
+        if counted > SMALL_BYTES * count or not (self._pending or count < len(self._front)):
+            self._digest_tail()
+        elif len(self._tail) > HANDOFF_MESSAGES:
+            del self._tail[:-HANDOFF_MESSAGES]
+
+    def _digest_tail(self) -> None:
+        found = b"".join([item_digest(payload) for payload, _ in self._tail[-HANDOFF_MESSAGES:]])
+        self._digests = (self._digests + found)[-HANDOFF_MESSAGES * DIGEST_BYTES :]
+        self._tail.clear()
 
     # Cursors
 
@@ -509,6 +513,7 @@ class Outbox:
             await self._flushed
         else:
             self._shut()
+        self._digest_tail()
         return Remains(cursor=self._cursor, handoff=Handoff(digests=self._digests, last_seq=self._seq))
 
     def _end_flush(self) -> None:
@@ -548,7 +553,7 @@ class Outbox:
             self._checkpoint_timer = None
 
 
-def _ends_message(payload: str | bytes | Part | Event) -> bool:
+def _ends_message(payload: Payload) -> bool:
     if isinstance(payload, Event):
         return False
     return not isinstance(payload, Part) or payload.last

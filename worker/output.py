@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import NamedTuple
 
 from telemetry.logs import Field
 from worker.logs import logger
-from worker.outbox import Budget, CursorOf, Emitted, Outbox, Parcel, emitted
-from worker.records import Entry, encode
+from worker.outbox import Budget, CursorOf, Outbox, Parcel, last_cursor
+from worker.records import Entry, Stamps, encode
 from worker.sinks import Outcome, Sink, SinkUnavailable, Verdict
 
 log = logger()
@@ -54,15 +55,15 @@ class Counts:
     """Seconds from receiving the first item of an entry to its acknowledgement, for the last hundred entries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One entry of a batch, and what the sink said of it."""
 
     parcel: Parcel
     entry: Entry
-    items: int
+    counted: int
+    """What its items count for in the buffer, in bytes."""
     verdict: Verdict
-    emitted: Emitted | None
+    cursor: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Batch:
 
 def send(sink: Sink, parcels: Sequence[Parcel]) -> Batch:
     """Encode parcels and make one attempt to have them taken. Blocks; runs in a thread of the output."""
+    stamps = Stamps()
     packed: list[tuple[Parcel, Entry, int]] = []
     unsent: list[tuple[Parcel, Fate]] = []
     size = 0
@@ -84,12 +86,12 @@ def send(sink: Sink, parcels: Sequence[Parcel]) -> Batch:
         if packed and size >= sink.limits.batch_bytes:
             unsent.append((parcel, Fate.LEFT))
             continue
-        entry, items = encode(parcel.header, parcel.items, parcel.first_seq, sink.limits, parcel.most)
+        entry, counted = encode(parcel.header, parcel.items, parcel.first_seq, sink.limits, parcel.most, stamps)
         if packed and size + len(entry.data) > sink.limits.batch_bytes:
             unsent.append((parcel, Fate.LEFT))
             continue
         size += len(entry.data)
-        packed.append((parcel, entry, items))
+        packed.append((parcel, entry, counted))
     allowed = []
     for candidate in packed:
         if candidate[0].grant.may_emit():
@@ -108,16 +110,11 @@ def send(sink: Sink, parcels: Sequence[Parcel]) -> Batch:
     except SinkUnavailable as error:
         unavailable = str(error)
         verdicts = [Verdict(Outcome.AGAIN, unavailable)] * len(allowed)
-    attempts = [
-        Attempt(
-            parcel,
-            entry,
-            items,
-            verdict,
-            emitted(parcel, items, entry.last_seq) if verdict.outcome is Outcome.TAKEN else None,
-        )
-        for (parcel, entry, items), verdict in zip(allowed, verdicts, strict=True)
-    ]
+    attempts = []
+    for (parcel, entry, counted), verdict in zip(allowed, verdicts, strict=True):
+        taken = verdict.outcome is Outcome.TAKEN
+        cursor = last_cursor(parcel, entry.last_seq - entry.first_seq + 1) if taken else None
+        attempts.append(Attempt(parcel, entry, counted, verdict, cursor))
     return Batch(attempts, unsent, unavailable)
 
 
@@ -248,27 +245,28 @@ class Output:
             self._failures = 0
 
     def _settle(self, attempt: Attempt, *, whole: bool) -> None:
-        outbox, parcel = attempt.parcel.outbox, attempt.parcel
-        match attempt.verdict.outcome:
-            case Outcome.TAKEN if attempt.emitted is not None:
-                self._counts.records += attempt.items
-                self._counts.bytes += len(attempt.entry.data)
+        parcel, entry, counted, verdict, cursor = attempt
+        outbox = parcel.outbox
+        match verdict.outcome:
+            case Outcome.TAKEN:
+                self._counts.records += entry.last_seq - entry.first_seq + 1
+                self._counts.bytes += len(entry.data)
                 self._counts.lags.append(self.wall() - parcel.items[0][1])
-                outbox.acknowledged(parcel, attempt.emitted)
-            case Outcome.REFUSED if attempt.items == 1:
+                outbox.acknowledged(parcel, entry, counted, cursor)
+            case Outcome.REFUSED if entry.first_seq == entry.last_seq:
                 log.error(
                     "The sink refuses a record for good; a gap takes its place.",
                     extra={
                         Field.CONNECTION: parcel.header.connection,
                         Field.EPOCH: parcel.header.epoch,
-                        Field.REASON: attempt.verdict.reason,
-                        "seq": attempt.entry.first_seq,
+                        Field.REASON: verdict.reason,
+                        "seq": entry.first_seq,
                     },
                 )
-                outbox.refused(parcel, attempt.verdict.reason)
+                outbox.refused(parcel, verdict.reason)
             case Outcome.REFUSED | Outcome.SUSPECT:
                 outbox.again(parcel, 0, alone=True)
-            case _:
+            case Outcome.AGAIN:
                 self._counts.retries += 1
                 outbox.again(parcel, 0 if whole else self._delay(outbox.failed()))
 

@@ -1,6 +1,9 @@
 """Outbox and pump together: order, bounds, fencing, hand-over."""
 
 import asyncio
+import gc
+import time
+import tracemalloc
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -374,6 +377,22 @@ async def test_a_message_of_any_size_goes_into_an_empty_buffer() -> None:
         box.message("x" * 50_000, 1.0)
         with pytest.raises(Overflow):
             box.message("x", 1.0)
+
+
+@pytest.mark.parametrize("size", [20, 200, 4000])
+async def test_buffered_bytes_are_what_the_buffer_takes_in_memory(size: int) -> None:
+    box = output(ScriptedSink(), total=1 << 26, connection_bytes=1 << 26).outbox("c")
+    texts = [f"{n:0{size}}" for n in range(5000)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        while texts:
+            # A copy, as it would come from a socket.
+            box.message(texts.pop().encode().decode(), time.time())
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.8 < taken / box.buffered_bytes < 1.1
 
 
 async def test_cursors_follow_the_acknowledged_output() -> None:
