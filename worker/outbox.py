@@ -46,6 +46,9 @@ SINK_REFUSED = "sink_refused"
 REFUSED_SECONDS = 5.0
 """A sink that refuses even a control record is asked again after this long; it takes nothing at all."""
 
+HOLD_SECONDS = 0.1
+"""Between two questions to a grant that says that it may emit, and then does not: it is about to be taken away."""
+
 NOT_HANDED_OVER = "not_handed_over"
 """The reason of a gap: a standby became the owner without knowing where the old one stopped."""
 
@@ -167,6 +170,7 @@ class Outbox:
         "_flush_left",
         "_flushed",
         "_front",
+        "_front_bytes",
         "_grant",
         "_header",
         "_parcel",
@@ -203,6 +207,8 @@ class Outbox:
         self._checkpoint_seconds = checkpoint_seconds
         self._pending: list[Item] = []
         self._front: list[Item] = []
+        """What comes before `_pending`. While a parcel of it is out it may be replaced, but does not change."""
+        self._front_bytes = 0
         self._bytes = 0
         self._state = State.SHUT
         self._begun = False
@@ -366,11 +372,12 @@ class Outbox:
         self._desk.enqueue(self)
 
     def take(self) -> Parcel | None:
-        """What is to be emitted next; None if that has changed since it was queued. Exactly one `settle` follows."""
+        """What is to be emitted next; None if nothing is any more. One answer to the parcel follows."""
         if self._state is not State.QUEUED or self._grant is None or self._header is None:
             return None
         if not self._front:
             self._front, self._pending = self._pending, []
+            self._front_bytes = self._bytes
         self._state = State.OUT
         self._parcel = Parcel(
             outbox=self,
@@ -395,7 +402,8 @@ class Outbox:
             self._seq = entry.last_seq
         self._remember(count, counted)
         del self._front[:count]
-        self._release(counted)
+        # A text may count for more once it has been encoded, since the interpreter keeps its UTF-8 form with it.
+        self._release_front(min(counted, self._front_bytes) if self._front else self._front_bytes)
         if cursor is not None:
             self._note(cursor)
         self._flush_left -= count
@@ -434,6 +442,8 @@ class Outbox:
 
     async def _until_emit(self, grant: Grant) -> None:
         await grant.until_emit()
+        if not grant.may_emit():
+            await asyncio.sleep(HOLD_SECONDS)
         self._go_on()
 
     def refused(self, parcel: Parcel, reason: str) -> None:
@@ -447,7 +457,7 @@ class Outbox:
         self._parcel = None
         told = {"from": timestamp(at), "to": timestamp(at), "resumed": False, "reason": SINK_REFUSED, "code": reason}
         self._front[0] = (Event(Control.GAP, told), at)
-        self._release(cost(lost) - EVENT_BYTES)
+        self._release_front(min(cost(lost) - EVENT_BYTES, self._front_bytes))
         if _ends_message(lost):
             self._desk.discarded(1)
         self.alone = False
@@ -459,6 +469,10 @@ class Outbox:
             self._queue()
         else:
             self._state = State.IDLE
+
+    def _release_front(self, size: int) -> None:
+        self._front_bytes -= size
+        self._release(size)
 
     def _release(self, size: int) -> None:
         self._bytes -= size
@@ -530,6 +544,7 @@ class Outbox:
         self._shut()
         # The lists may be out in a thread: leave them to it.
         self._front, self._pending = [], []
+        self._front_bytes = 0
         self._release(self._bytes)
         self._expected = ()
         self._desk.discarded(dropped)

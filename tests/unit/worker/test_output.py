@@ -363,6 +363,24 @@ async def test_the_buffer_of_a_connection_is_bounded_in_bytes() -> None:
     assert out.counts().stalls == 1
 
 
+@pytest.mark.parametrize("text", ["plain", "é", "例え", "\U0001f600", "\x00"])
+async def test_what_was_counted_is_given_back_exactly(text: str) -> None:
+    """Also after attempts that failed: encoding a text can make the interpreter keep a second form of it."""
+    sink = ScriptedSink(lose_answer, limits=replace(STREAM_LIMITS, entry_bytes=5000))
+    async with pumping(output(sink, connection_bytes=1 << 24)) as out:
+        box = out.outbox("c")
+        box.begin(FakeGrant(), None)
+        for n in range(50):
+            box.message(text * n * 20, 1.0)
+            box.message((text * n).encode(), 1.0)
+        box.message(text * 500_000, 1.0)
+        box.control(Control.CLOSED, {"code": 1000, "reason": ""})
+        await until(lambda: len(sink.calls) > 3)
+        assert box.buffered_bytes == out.budget.used
+        await box.flush()
+        assert box.buffered_bytes == out.budget.used == 0
+
+
 async def test_a_flood_elsewhere_leaves_every_connection_its_share() -> None:
     async with pumping(output(ScriptedSink(), total=50_000, share=4096)) as out:
         flooded, quiet = out.outbox("flooded"), out.outbox("quiet")
