@@ -1,0 +1,186 @@
+"""A WebSocket server as cheap as Python allows, in a process of its own, for benchmarks of clients.
+
+The path says what a connection gets: `/idle` nothing, `/flood` messages as fast as it reads, `/tick` one a second,
+`/slow` pongs after a second, `/deaf` no answer to anything, `/flap` a close frame (1013) at once. `/control` takes
+commands as text messages and answers with JSON: `one` sends one message to every `/idle`, `drop` closes all of them
+with 1001, `accepts` tells when connections came in and how many ended, `forget` clears that.
+"""
+
+import argparse
+import asyncio
+import base64
+import hashlib
+import json
+import socket
+import ssl
+import sys
+import time
+from typing import cast
+
+import uvloop
+
+GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+PAYLOAD_BYTES = 200
+FRAMES_PER_WRITE = 16
+
+
+def text(payload: bytes) -> bytes:
+    """A text message of a server."""
+    if len(payload) < 126:
+        return bytes((0x81, len(payload))) + payload
+    return b"\x81\x7e" + len(payload).to_bytes(2, "big") + payload
+
+
+ONE = text(b"x" * PAYLOAD_BYTES)
+MANY = ONE * FRAMES_PER_WRITE
+
+
+class Pump:
+    """What all connections of the server share."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.open: dict[str, set[Connection]] = {}
+        self.accepts: list[float] = []
+        self.ended = 0
+
+    async def tick(self) -> None:
+        """One message a second for every `/tick`, spread over the second."""
+        while True:
+            started = self.loop.time()
+            members = list(self.open.get("/tick", ()))
+            slices = 50
+            for number in range(slices):
+                for member in members[number::slices]:
+                    member.transport.write(ONE)
+                await asyncio.sleep(max(0.0, started + (number + 1) / slices - self.loop.time()))
+
+
+class Connection(asyncio.Protocol):
+    """One client."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, pump: Pump) -> None:
+        self.pump = pump
+        self.path = ""
+        self.buffer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature of asyncio
+        self.pump.open.get(self.path, set()).discard(self)
+        self.pump.ended += self.path != "/control"
+
+    def data_received(self, data: bytes) -> None:
+        if not self.path:
+            self.buffer += data
+            if b"\r\n\r\n" in self.buffer:
+                self.handshake()
+            return
+        if self.path == "/deaf":
+            return
+        self.buffer += data
+        while (frame := self.frame()) is not None:
+            self.answer(*frame)
+
+    def handshake(self) -> None:
+        head, _, self.buffer = self.buffer.partition(b"\r\n\r\n")
+        line, *fields = head.split(b"\r\n")
+        key = next(field[19:] for field in fields if field[:19].lower() == b"sec-websocket-key: ")
+        accept = base64.b64encode(hashlib.sha1(key.strip() + GUID).digest())  # noqa: S324 - RFC 6455 section 4.2.2
+        self.path = line.split(b" ")[1].decode()
+        if self.path != "/control":
+            self.pump.accepts.append(time.time())
+        self.pump.open.setdefault(self.path, set()).add(self)
+        self.transport.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Accept: " + accept + b"\r\n\r\n"
+        )
+        if self.path == "/flap":
+            self.transport.write(b"\x88\x02\x03\xf5")
+        elif self.path == "/flood":
+            self.transport.set_write_buffer_limits(high=64 * 1024)
+            self.flowing = True
+            self.pump.loop.call_later(1, self.flood)
+
+    def flood(self) -> None:
+        while self.flowing and not self.transport.is_closing():
+            self.transport.write(MANY)
+
+    def pause_writing(self) -> None:
+        self.flowing = False
+
+    def resume_writing(self) -> None:
+        self.flowing = True
+        if self.path == "/flood":
+            self.pump.loop.call_soon(self.flood)
+
+    def frame(self) -> tuple[int, bytes] | None:
+        """The next frame of the client: all are short here."""
+        if len(self.buffer) < 6 or len(self.buffer) < 6 + (length := self.buffer[1] & 0x7F):
+            return None
+        mask, masked = self.buffer[2:6], self.buffer[6 : 6 + length]
+        opcode = self.buffer[0] & 0x0F
+        self.buffer = self.buffer[6 + length :]
+        return opcode, bytes(byte ^ mask[at % 4] for at, byte in enumerate(masked))
+
+    def answer(self, opcode: int, payload: bytes) -> None:
+        if opcode == 9:
+            pong = bytes((0x8A, len(payload))) + payload
+            self.pump.loop.call_later(1.0 if self.path == "/slow" else 0.0, self.transport.write, pong)
+        elif opcode == 8:
+            self.transport.write(bytes((0x88, len(payload))) + payload)
+            self.transport.close()
+        elif self.path == "/control":
+            self.transport.write(text(self.command(payload.decode()).encode()))
+
+    def command(self, name: str) -> str:
+        members = list(self.pump.open.get("/idle", ()))
+        if name == "one":
+            for member in members:
+                member.transport.write(ONE)
+        elif name == "drop":
+            for member in members:
+                member.transport.write(b"\x88\x02\x03\xe9")
+                member.transport.close()
+        elif name == "forget":
+            self.pump.accepts.clear()
+            self.pump.ended = 0
+        accepts = self.pump.accepts
+        counts: dict[int, int] = {}
+        for at in accepts:
+            counts[int(at - accepts[0])] = counts.get(int(at - accepts[0]), 0) + 1
+        told = {"open": len(members), "ended": self.pump.ended, "seconds": sorted(counts.items())}
+        return json.dumps(told)
+
+
+async def serve(context: ssl.SSLContext | None) -> None:
+    """Listen on a free port, print it, and serve until standard input ends."""
+    loop = asyncio.get_running_loop()
+    pump = Pump(loop)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=8192)
+    server = await loop.create_server(lambda: Connection(pump), sock=listener, ssl=context, backlog=8192)
+    sys.stdout.write(f"{listener.getsockname()[1]}\n")
+    sys.stdout.flush()
+    ticking = asyncio.create_task(pump.tick())
+    await loop.run_in_executor(None, sys.stdin.read)
+    ticking.cancel()
+    server.close()
+
+
+def main() -> None:
+    """Run the server."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--certificate", help="PEM file with key and certificate: serve TLS")
+    certificate = parser.parse_args().certificate
+    context = None
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+    uvloop.run(serve(context))
+
+
+if __name__ == "__main__":
+    main()
