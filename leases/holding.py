@@ -98,8 +98,12 @@ class Holding:
             self.runner.revise(row)
 
     async def settle(self) -> Remains | None:
-        """Flush what was accepted, then emit nothing more in this epoch. None: the lease was lost meanwhile."""
+        """Flush what was accepted, then emit nothing more in this epoch. None: the lease was lost meanwhile.
+
+        Not before this holding might have emitted itself: the next owner cannot know that it would have to wait.
+        """
         remains = await self.runner.settle()
+        await asyncio.sleep(max(0.0, self._not_before - self._clock.now()))
         if self.phase is not Phase.HELD:
             return None
         self.phase = Phase.SETTLED

@@ -149,6 +149,7 @@ class Holdings:
             if vacancy is None:
                 return Considered.LATER if row.owner in self._absent else Considered.DONE
             if row.desired is not Desired.RUNNING:
+                await asyncio.sleep(self._grace(vacancy))
                 await self._finalize(row, None)
                 return Considered.DONE
             if not self.room and holding is None:
@@ -200,15 +201,22 @@ class Holdings:
             return Considered.DONE
         outage = None if vacancy.died_at is None else max(0.0, self._clock.wall() - vacancy.died_at)
         self._observer.saw(events.Claimed(row.connection, now_says.epoch, str(row.owner), vacancy.dead_by, outage))
-        # A reaped process may have sent its last record just before: a judge's W covers that, a reaping does not.
-        await self._start(now_says, self._late if vacancy.dead_by is DeadBy.EXIT else 0.0)
+        await self._start(now_says, self._grace(vacancy))
         return Considered.DONE
+
+    def _grace(self, vacancy: Vacancy) -> float:
+        """How long not to emit, or not to let a row forget its owner, so that nothing of that owner lands afterwards.
+
+        A reaped process may have sent its last record just before: a judge's W covers that, a reaping does not.
+        """
+        return self._late if vacancy.dead_by is DeadBy.EXIT else 0.0
 
     async def _start(self, row: ConnectionRow, wait: float) -> None:
         holding = self.get(row.connection)
         if row.strikes >= STRIKES_LIMIT:
             if holding is not None:
                 self._dismiss(holding, "it kills workers")
+            await asyncio.sleep(wait)
             await self._write_last(writes.fail(row, self._host.parked(row), None), row)
             return
         holding = holding or self._hold(row)

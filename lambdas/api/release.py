@@ -58,6 +58,10 @@ class Releases:
             if not request.kill_session:
                 raise owner_alive()
             self._kill(session)
+        elif session is not None and session.dead_by is DeadBy.EXIT:
+            # Nobody watched a reaped process: its last record may be under way for D, of which the takeover time is
+            # a multiple. Once the row is free, its next owner cannot know that.
+            self.clock.sleep(min(session.takeover_ms / 1000, LONGEST_WATCH))
         return self._free(row)
 
     def _free(self, row: ConnectionRow) -> View:
