@@ -52,7 +52,8 @@ bool observed[SESSIONS];
 bool seq_moved[SESSIONS];  /* a heartbeat landed since */
 bool declare[SESSIONS];    /* a declare is on its way, and the seq in its condition is still the row's */
 
-byte emitted;              /* the highest epoch of a record that landed */
+byte emitted;              /* the highest epoch of a record that landed ... */
+byte emitted_by;           /* ... and who sent it */
 byte phase;                /* ticks since clocks could last gain */
 
 #define drained(s) (left[s] == 0 || (left[s] <= D && flying[s] == 0))
@@ -231,12 +232,12 @@ proctype Network(byte s) {
     do
     :: d_step { beat[s] == SENT && session[s] == LIVE -> land_beat(s) }
     :: d_step { flying[s] != 0 && left[s] > 0 ->
-        assert(flying[s] >= emitted);                               /* invariant 1 */
+        assert(flying[s] > emitted || (flying[s] == emitted && emitted_by == s));   /* invariant 1; an epoch is one session's */
         if
         :: left[s] <= D -> reached(R_LAST_RECORD_LANDS_AFTER_DEADLINE)
         :: else
         fi;
-        emitted = flying[s]; flying[s] = 0
+        emitted = flying[s]; emitted_by = s; flying[s] = 0
        }
     :: d_step { declare[s] && session[s] == LIVE ->
         assert(drained(s));                                         /* what the other models assume */

@@ -154,7 +154,11 @@ inline forget_common(s) {
     :: else
     fi;
     if
+#ifdef M_PARK_IGNORES_GENERATION
+    :: park_epoch[s] != 0 && park_epoch[s] < row.epoch ->
+#else
     :: park_epoch[s] != 0 && (park_epoch[s] < row.epoch || park_generation[s] < row.generation) ->
+#endif
         park_epoch[s] = 0; park_generation[s] = 0
     :: else
     fi
@@ -195,7 +199,6 @@ inline land_claim(s) {
     :: dead(s) -> reached(R_LATE_CLAIM_OF_DEAD)
     :: else
     fi;
-    assert(row.desired == RUNNING);                          /* nobody comes to run what is not wanted */
     waits[s] = EMITS;
     apply_claim(s); tenure++; gap = MESSAGES > 0;
     forget_refused()

@@ -84,7 +84,10 @@ inline no_owner(key) {
 #else
 #define may_claim(prev, e) (row.owner == (prev) && row.epoch == (e))
 #endif
-inline apply_claim(me) { new_owner(me, 0, false) }
+inline apply_claim(me) {
+    assert(row.desired == RUNNING);                 /* nobody comes to run what is not wanted */
+    new_owner(me, 0, false)
+}
 
 /* checkpoint, status */
 #ifndef M_CHECKPOINT_WITHOUT_EPOCH
@@ -102,7 +105,10 @@ inline apply_release() { no_owner(FREE) }
 #else
 #define may_park(prev, e, seen) owns(prev, e)
 #endif
-inline apply_park() { no_owner((row.desired == STOPPED -> NOBODY : PARKED)) }
+inline apply_park() {
+    assert(row.desired != RUNNING);                 /* what is wanted is not put aside */
+    no_owner((row.desired == STOPPED -> NOBODY : PARKED))
+}
 
 /* The API's change: one step stands for its read and its conditional write, which it repeats until it fits. */
 inline change_desired(wish) {
