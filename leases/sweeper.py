@@ -41,7 +41,8 @@ class Sweeper:
         self._spawn = spawn
         self._sweeping: set[str] = set()
         self._dead_since: dict[str, float] = {}
-        self._hinted: dict[str, float] = {}
+        self._hinted: dict[tuple[str, int], float] = {}
+        """When a connection was last hinted at, in each of its epochs: a new owner that dies is a new need."""
         self._rounds = 0
 
     async def run(self) -> None:
@@ -109,12 +110,9 @@ class Sweeper:
 
     async def _offer(self, rows: Sequence[ConnectionRow]) -> None:
         now = self._clock.now()
-        fresh = [
-            row.connection
-            for row in rows
-            if now - self._hinted.get(row.connection, float("-inf")) >= HINT_AGAIN_SECONDS
-        ]
-        named = fresh[: self._view.current.room]
+        never = now - HINT_AGAIN_SECONDS
+        due = [row for row in rows if self._hinted.get((row.connection, row.epoch), never) <= never]
+        named = due[: self._view.current.room]
         if named:
-            self._hinted.update(dict.fromkeys(named, now))
-            await self._holdings.hint(named)
+            self._hinted.update(((row.connection, row.epoch), now) for row in named)
+            await self._holdings.hint([row.connection for row in named])
