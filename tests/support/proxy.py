@@ -455,5 +455,6 @@ async def _silence(reader: asyncio.StreamReader, seconds: float) -> None:
 
 def _reset(writer: asyncio.StreamWriter) -> None:
     """Close with RST, as a host does that knows nothing of the connection."""
-    writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
+    if not writer.is_closing():
+        writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()

@@ -1,0 +1,324 @@
+"""A running fleet with a fault proxy before the table of each task, watched from outside: upstream, stream and rows."""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leases.dynamodb import Table
+from leases.rows import SESSION_SHARDS, ConnectionRow, SessionRow, connection_key, session_key
+from leases.timings import Timings
+from local.api import Api
+from local.checker import Verdict
+from local.demo import Stream
+from local.processes import Processes, python_environment
+from local.system import System, deployed, system
+from local.tasks import Task
+from local.witness import Report, Witness
+from tests.support.proxy import FaultProxy
+
+TIMINGS = Timings()
+JUDGED_SECONDS = TIMINGS.takeover + 2 * TIMINGS.judge_poll
+"""Within this a session that stands still is declared dead."""
+PATIENCE_SECONDS = 90.0
+"""For what must happen, but is no promise about time."""
+POLL_SECONDS = 0.1
+CALLERS = 4
+THROTTLED_SECONDS = 0.5
+
+SKEW_SECONDS = 300
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+"""From the Debian package libfaketime; None where it is not installed."""
+needs_faketime = pytest.mark.skipif(FAKETIME is None, reason="needs the Debian package libfaketime")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How many connections, and how many seconds of each kind of weather."""
+
+    connections: int
+    lost_answers: float = 0.0
+    throttled: float = 0.0
+    outage: float = 0.0
+    stale: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment, and what was the case then."""
+
+    at: float
+    rows: Mapping[str, ConnectionRow]
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What has happened since a moment. Paths stand for connections."""
+
+    reconnected: frozenset[str] = frozenset()
+    """A socket was opened or closed."""
+    moved: frozenset[str] = frozenset()
+    """Another owner or epoch."""
+    lost: frozenset[str] = frozenset()
+    """A message did not come though a later one did."""
+    doubled: int = 0
+    """Messages that came as two records."""
+    dual_owners: int = 0
+    """Records of an epoch after one of a higher epoch."""
+    broken: tuple[str, ...] = ()
+    """Rules that records broke."""
+
+
+UNTOUCHED = Change()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failover:
+    """How a death was noticed and made good. Seconds since the fault; what did not happen is infinite."""
+
+    session: SessionRow
+    """The one that ended."""
+    detected: float
+    claimed: float
+    """When the last of its connections had a new owner."""
+    outages: Mapping[str, float]
+    """Until its new subscription, of each connection by its path."""
+
+    def outage(self, share: float) -> float:
+        """The outage that this share of the connections did not exceed."""
+        ordered = sorted(self.outages.values())
+        return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """For the report."""
+        return {
+            "struck": len(self.outages),
+            "deadBy": self.session.dead_by,
+            "detectedSeconds": round(self.detected, 2),
+            "claimedSeconds": round(self.claimed, 2),
+            "outageSeconds": {f"p{100 * share:g}": round(self.outage(share), 2) for share in (0.5, 0.99, 1.0)},
+        }
+
+
+class Arena:
+    """The fleet, and what a test does to it and sees of it."""
+
+    def __init__(
+        self,
+        running: System,
+        proxy: FaultProxy,
+        witness: Witness,
+        stream: Stream,
+        environment: dict[str, str],
+        scale: Scale,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self.proxy = proxy
+        self.scale = scale
+        self._running = running
+        self._witness = witness
+        self._stream = stream
+        self._pool = pool
+        self._environment = environment
+        """Of the next task that starts."""
+        aws = running.deployed.aws
+        client = aws.session.client("dynamodb", endpoint_url=aws.endpoint, config=aws.config)
+        outputs = running.deployed.outputs
+        self.table = Table(client, outputs["TableName"], outputs["OwnerIndex"])
+        """The table by a way that no fault strikes."""
+        self.tasks: dict[str, Task] = {}
+        """By the name of their caller."""
+        self._connections: dict[str, str] = {}
+        """Ids by path."""
+
+    # Doing
+
+    def start(self, name: str, variables: Mapping[str, str] | None = None) -> Task:
+        """Start a task that reaches the table as the caller `name` of the proxy."""
+        self._environment.clear()
+        self._environment.update(variables or {}, AWS_ENDPOINT_URL_DYNAMODB=self.proxy.endpoint(name))
+        (self.tasks[name],) = self._running.start(1)
+        return self.tasks[name]
+
+    def open(self) -> None:
+        """POST all connections, and wait until each is open and delivers."""
+        api = Api(self._running.deployed.api_url)
+        paths = [f"/feed/{number:04}" for number in range(self.scale.connections)]
+        self._connections = dict(zip(paths, self._pool.map(lambda path: self._post(api, path), paths), strict=True))
+        self.calm()
+
+    def _post(self, api: Api, path: str) -> str:
+        body = {"url": f"{self._witness.url}{path}", "onOpen": [{"text": "subscribe"}]}
+        while (answer := api.call("POST", "/connections", body)).status == HTTPStatus.TOO_MANY_REQUESTS:
+            time.sleep(THROTTLED_SECONDS)
+        assert answer.status == HTTPStatus.ACCEPTED, answer
+        connection: str = answer.body["connectionId"]
+        return connection
+
+    # Seeing
+
+    def rows(self) -> dict[str, ConnectionRow]:
+        """The row of each path, consistently read."""
+        items = self.table.get_many(map(connection_key, self._connections.values()))
+        return {path: ConnectionRow.from_item(items[connection_key(name)]) for path, name in self._connections.items()}
+
+    def sessions(self) -> dict[str, SessionRow]:
+        """All sessions by their id."""
+        items = (item for shard in range(SESSION_SHARDS) for item in self.table.sessions(shard).items)
+        return {row.session: row for row in map(SessionRow.from_item, items)}
+
+    def session(self, task: Task) -> SessionRow:
+        """The live session of a task with one worker process."""
+        (row,) = (row for row in self.sessions().values() if row.task_arn == task.arn and row.alive)
+        return row
+
+    def owned_by(self, session: str) -> frozenset[str]:
+        """Paths of the connections that a session owns."""
+        return frozenset(path for path, row in self.rows().items() if row.owner == session)
+
+    def held_by(self, task: Task) -> frozenset[str]:
+        """Paths of the connections whose sockets a task has open."""
+        return self._witness.held_by(task.worker_pids)
+
+    def report(self) -> Report:
+        """What the upstream has seen."""
+        return self._witness.report()
+
+    def mark(self) -> Mark:
+        """Remember this moment."""
+        return Mark(time.monotonic(), self.rows(), self._stream.verdict())
+
+    def since(self, mark: Mark) -> Change:
+        """What has happened since a moment. Call `catch_up` before."""
+        verdict, before, rows = self._stream.verdict(), mark.verdict, self.rows()
+        return Change(
+            reconnected=frozenset(self.report().changed(mark.at)),
+            moved=frozenset(
+                path
+                for path, row in rows.items()
+                if (row.owner, row.epoch) != (mark.rows[path].owner, mark.rows[path].epoch)
+            ),
+            lost=frozenset(
+                path
+                for path, name in self._connections.items()
+                if verdict.missing[name] - before.missing.get(name, frozenset())
+            ),
+            doubled=verdict.doubled - before.doubled,
+            dual_owners=verdict.dual_owners - before.dual_owners,
+            broken=verdict.broken[len(before.broken) :],
+        )
+
+    # Waiting
+
+    def until(self, look: Callable[[], object], what: str, patience: float = PATIENCE_SECONDS) -> None:
+        """Wait until `look` finds nothing any more that is still to come."""
+        deadline = time.monotonic() + patience
+        while left := look():
+            assert time.monotonic() < deadline, f"{what}: {left}"
+            time.sleep(POLL_SECONDS)
+
+    def watch(self, seconds: float) -> None:
+        """Let time pass, in which nothing is to happen."""
+        time.sleep(seconds)
+
+    def catch_up(self) -> None:
+        """Wait until the stream has, of each feed, what the upstream has sent by now."""
+        sent = self.report().numbers
+        self.until(lambda: self.backlog(sent), "messages that are not on the stream")
+
+    def backlog(self, sent: Mapping[str, int]) -> int:
+        """How many of the messages that the upstream has sent are not on the stream."""
+        highest = self._stream.verdict().highest
+        return sum(max(0, sent.get(path, 1) - highest.get(name, 0)) for path, name in self._connections.items())
+
+    def calm(self) -> None:
+        """Wait until every connection has one live owner, one open socket, and delivers."""
+
+        def unrest() -> list[str]:
+            live = {name for name, row in self.sessions().items() if row.alive}
+            report = self.report()
+            served = report.served() - report.crowded()
+            return [path for path, row in self.rows().items() if row.owner not in live or path not in served]
+
+        self.until(unrest, "not every connection is held and served")
+        self.catch_up()
+
+    def follow(self, session: str, victims: Collection[str], moment: float) -> Future[Failover]:
+        """Watch, in the background, how a session's death is noticed and made good."""
+        return self._pool.submit(self._follow, session, victims, moment)
+
+    def _follow(self, session: str, victims: Collection[str], moment: float) -> Failover:
+        detected = claimed = math.inf
+
+        def unfinished() -> object:
+            nonlocal detected, claimed
+            now = time.monotonic() - moment
+            if detected == math.inf:
+                row = self.table.get(session_key(session))
+                assert row is not None
+                if SessionRow.from_item(row).alive:
+                    return "its session is alive"
+                detected = now
+            if claimed == math.inf:
+                rows = self.rows()
+                if left := [path for path in victims if rows[path].owner == session]:
+                    return left
+                claimed = now
+            report = self.report()
+            return [path for path in victims if report.successor(path, moment) is None]
+
+        self.until(unfinished, "not every connection was taken over")
+        report = self.report()
+        return Failover(
+            session=self.sessions()[session],
+            detected=detected,
+            claimed=claimed,
+            outages={path: report.outage(path, moment, planned=False) for path in victims},
+        )
+
+
+def set_by(clock: Path) -> dict[str, str]:
+    """Variables that put the wall clock of a process, and none of its other clocks, under the control of a file."""
+    if FAKETIME is None:
+        return {}
+    return {
+        "LD_PRELOAD": str(FAKETIME),
+        "PYTHONPATH": str(Path(__file__).parent / "under_faketime"),
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        # Its cure for an old glibc keeps the threads of CPython from handing each other the interpreter lock.
+        "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+        "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_CACHE_DURATION": "1",
+    }
+
+
+@contextmanager
+def arena(processes: Processes, scale: Scale, settings: Mapping[str, str]) -> Iterator[Arena]:
+    """A fleet without tasks, on an emulator of its own."""
+    environment: dict[str, str] = {}
+    with (
+        deployed(processes, {"WORKER_PROCESSES": "1", **settings}) as stacks,
+        FaultProxy(stacks.aws.endpoint) as proxy,
+        system(stacks, processes, environment) as running,
+        ThreadPoolExecutor(CALLERS + 1) as pool,
+    ):
+        upstream = processes.spawn(
+            "upstream", [sys.executable, "-m", "local.upstream"], env=python_environment(), piped=True
+        )
+        stream = Stream(stacks, pool)
+        try:
+            yield Arena(running, proxy, Witness(upstream), stream, environment, scale, pool)
+        finally:
+            stream.stop()
+            upstream.kill()
+            processes.forget(upstream)

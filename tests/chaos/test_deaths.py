@@ -1,0 +1,152 @@
+"""Workers that die, freeze or are cut off: what they held is soon open elsewhere, and they emit nothing of it again.
+
+All scenarios strike the same fleet, one after the other, which has room enough for one task to hold everything.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from leases.rows import DeadBy
+from local.processes import Processes
+from tests.chaos.arena import (
+    JUDGED_SECONDS,
+    SKEW_SECONDS,
+    TIMINGS,
+    Arena,
+    Failover,
+    Mark,
+    Scale,
+    arena,
+    needs_faketime,
+    set_by,
+)
+from tests.chaos.conftest import Show
+from tests.support.proxy import FOREVER, Drop, Rule
+
+pytestmark = pytest.mark.chaos
+
+REAPED_SECONDS = 0.3
+"""Within this a supervisor makes the end of a process known."""
+STORE_RATE = 100.0
+"""Claims a second that the emulator is good for at least, with all workers on the same small machine."""
+SLACK_SECONDS = 3.0
+"""For processes that wait for a processor on that machine."""
+
+SMALL = Scale(connections=60)
+LARGE = Scale(connections=300)
+
+
+@pytest.fixture(scope="module", params=[SMALL, pytest.param(LARGE, marks=pytest.mark.soak)], ids=["small", "large"])
+def fleet(request: pytest.FixtureRequest, processes: Processes) -> Iterator[Arena]:
+    """Four tasks. The wall clock of one of them is slow by minutes."""
+    scale: Scale = request.param
+    clock = processes.scratch / "slow-clock"
+    clock.write_text(f"-{SKEW_SECONDS}")
+    with arena(processes, scale, {"WORKER_CAPACITY": str(scale.connections)}) as fleet:
+        for name in ("a", "b", "c"):
+            fleet.start(name)
+        fleet.start("slow", set_by(clock))
+        fleet.open()
+        yield fleet
+
+
+@pytest.fixture
+def before(fleet: Arena) -> Mark:
+    """The fleet is calm."""
+    fleet.calm()
+    return fleet.mark()
+
+
+def test_a_killed_process_is_missed_at_once(fleet: Arena, before: Mark, show: Show) -> None:
+    task = fleet.tasks["a"]
+    session = fleet.session(task).session
+    victims = fleet.owned_by(session)
+    moment = time.monotonic()
+    os.kill(task.worker_pids[0], signal.SIGKILL)
+    failover = fleet.follow(session, victims, moment).result()
+
+    show(failover.figures)
+    check(fleet, before, [failover], DeadBy.EXIT, REAPED_SECONDS)
+
+
+def test_who_freezes_or_is_cut_off_comes_back_to_nothing_and_emits_nothing(
+    fleet: Arena, before: Mark, show: Show
+) -> None:
+    sessions = [fleet.session(fleet.tasks[name]).session for name in ("b", "c")]
+    (frozen_pid,) = fleet.tasks["c"].worker_pids
+    moment = time.monotonic()
+    with fleet.proxy.fault(Rule(Drop(FOREVER), lambda call: call.caller == "b")):
+        os.kill(frozen_pid, signal.SIGSTOP)
+        try:
+            cut_off, frozen = (fleet.follow(session, fleet.owned_by(session), moment) for session in sessions)
+            fleet.watch(moment + 2 * TIMINGS.takeover - time.monotonic())
+        finally:
+            os.kill(frozen_pid, signal.SIGCONT)
+        woken = left_alone(fleet, "c", frozen.result())
+        fleet.watch(moment + 3 * TIMINGS.takeover - time.monotonic())
+        kept = fleet.held_by(fleet.tasks["b"])
+    returned = left_alone(fleet, "b", cut_off.result())
+
+    show(
+        {
+            "cutOff": cut_off.result().figures | {"socketsClosedSecondsAfterReturn": returned},
+            "frozen": frozen.result().figures | {"socketsClosedSecondsAfterReturn": woken},
+        }
+    )
+    assert cut_off.result().outages.keys() <= kept, "it closed sockets though nobody had told it that it is dead"
+    check(fleet, before, [cut_off.result(), frozen.result()], DeadBy.JUDGE, JUDGED_SECONDS)
+
+
+def test_a_lost_task_is_missed_by_its_judges(fleet: Arena, before: Mark, show: Show) -> None:
+    lose(fleet, ["a"], before, show)
+
+
+@needs_faketime
+def test_a_worker_with_a_slow_wall_clock_takes_over_in_time(fleet: Arena, before: Mark, show: Show) -> None:
+    slow = fleet.session(fleet.tasks["slow"])
+    assert slow.opened_at - time.time() < -0.9 * SKEW_SECONDS, "its clock is not slow"
+    lose(fleet, ["b", "c"], before, show)
+
+    assert {row.owner for row in fleet.rows().values()} == {slow.session}
+
+
+def lose(fleet: Arena, names: Sequence[str], before: Mark, show: Show) -> None:
+    """Kill whole tasks at once, as when their hosts are lost."""
+    sessions = [fleet.session(fleet.tasks[name]).session for name in names]
+    moment = time.monotonic()
+    for name in names:
+        fleet.tasks[name].kill()
+    following = [fleet.follow(session, fleet.owned_by(session), moment) for session in sessions]
+    failovers = [failover.result() for failover in following]
+
+    show({name: failover.figures for name, failover in zip(names, failovers, strict=True)})
+    check(fleet, before, failovers, DeadBy.JUDGE, JUDGED_SECONDS)
+
+
+def left_alone(fleet: Arena, name: str, failover: Failover) -> float:
+    """How long, in seconds, a task took to close the sockets that are not its own any more."""
+    begun = time.monotonic()
+    old = failover.outages.keys()
+    fleet.until(lambda: old & fleet.held_by(fleet.tasks[name]), "it keeps sockets that are not its own")
+    return round(time.monotonic() - begun, 2)
+
+
+def check(fleet: Arena, before: Mark, failovers: Sequence[Failover], dead_by: DeadBy, detection: float) -> None:
+    """What holds after any death."""
+    fleet.catch_up()
+    change, now = fleet.since(before), fleet.rows()
+    victims = frozenset[str]().union(*(failover.outages for failover in failovers))
+    claiming = len(victims) / STORE_RATE
+    assert victims, "they held nothing"
+    for failover in failovers:
+        assert failover.session.dead_by is dead_by
+        assert failover.detected <= detection + SLACK_SECONDS
+        assert failover.outage(1.0) <= detection + SLACK_SECONDS + TIMINGS.drain + claiming
+    assert not change.lost - victims, "others lost messages"
+    assert (change.doubled, change.dual_owners, change.broken) == (0, 0, ())
+    assert not {path for path in victims if now[path].epoch != before.rows[path].epoch + 1}
+    assert not fleet.report().crowded()
