@@ -107,6 +107,8 @@ class SimRunner:
         self.socket = Socket(
             self._outside.timetable, self._feed, self._outside.process, latency, self._receive, self._dropped
         )
+        if self.grant is not None:
+            self._control("opened")
         # Subscribed now at the upstream; known here one latency later, so that nothing is missed once it is `ready`.
         self._later(2 * latency, self._open)
 
@@ -114,9 +116,7 @@ class SimRunner:
         if self.socket is None or self.ended:
             return
         self.ready.set()
-        if self.grant is not None:
-            self._control("opened")
-            self._report("OPEN")
+        self._report("OPEN")
         self._later(PROVEN_SECONDS, self._prove)
         if self._feed.temper.deadly:
             self._outside.timetable.after(0.3, self._outside.crash)
@@ -215,7 +215,7 @@ class SimRunner:
         if standby:
             if handoff is not None and self._whole:
                 self._forget(handoff)
-            elif self.ready.is_set() or self._waiting:
+            elif self.socket is not None or self._waiting:
                 self._waiting.appendleft(("gap", 0))
             if self._feed.temper.hopeless:
                 self._dial()

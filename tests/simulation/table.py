@@ -146,6 +146,7 @@ class Table:
         self.timetable = timetable
         self.rng = rng
         self.weather = CALM
+        self._changes: list[dict[str, Any]] = []
         self.rows: dict[Key, dict[str, Any]] = {}
         self.witnesses: list[Witness] = []
         self.calls = 0
@@ -227,11 +228,19 @@ class Table:
 
     def bad_weather(self, **changes: Any) -> Callable[[], None]:
         """Change the weather; call the answer to change it back."""
-        before = {name: getattr(self.weather, name) for name in changes}
-        self._become(replace(self.weather, **changes))
-        return lambda: self._become(replace(self.weather, **before))
+        self._changes.append(changes)
+        self._forecast()
 
-    def _become(self, weather: Weather) -> None:
+        def back() -> None:
+            self._changes.remove(changes)
+            self._forecast()
+
+        return back
+
+    def _forecast(self) -> None:
+        weather = CALM
+        for changes in self._changes:
+            weather = replace(weather, **changes)
         self.weather = CALM if weather == CALM else weather
 
 
