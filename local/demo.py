@@ -15,6 +15,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 
+from leases.conditions import Written
+from leases.dynamodb import Table
+from leases.rows import ConnectionRow, Desired, connection_key, free_owner, is_free
+from leases.writes import claim
 from local.api import Api
 from local.checker import Checker, Verdict
 from local.processes import Processes
@@ -58,6 +62,7 @@ class Promise:
 CRASH = Promise(event="worker process killed", outage=2.0)
 LOSS = Promise(event="whole task killed", outage=12.0)
 FREEZE = Promise(event="worker process frozen", outage=12.0)
+LATE = Promise(event="all stopped, then claims of long ago arrive", outage=0.0)
 STOP = Promise(event="task stopped cleanly", outage=0.5, planned=True)
 
 
@@ -118,6 +123,8 @@ class Demo:
         self._begun = time.monotonic()
         self._connections: dict[str, str] = {}
         """Connection ids by the path of their feed."""
+        self._created: list[ConnectionRow] = []
+        """Their rows as they were created."""
 
     def open_connections(self, pool: ThreadPoolExecutor) -> None:
         """POST all requests and wait until every one is open and delivers."""
@@ -177,6 +184,37 @@ class Demo:
             return () if code == 0 else (f"the stopped task ended with {code}",)
 
         return self._strike(STOP, task.worker_pids, task.begin_stop, ended)
+
+    def late_claims(self) -> Outcome:
+        """SIGTERM to all tasks, so that every connection is free again; then a claim of each is delivered that may have
+        been on its way since the connection was free for the first time. The fencing token has to refuse it."""
+        self._say(f"{LATE.event}: {len(self._created)} connections")
+        running = [task for task in self._running.tasks.started if task.running]
+        for task in running:
+            task.begin_stop()
+        codes = [task.stop() for task in running]
+        stacks = self._running.deployed
+        client = stacks.aws.session.client("dynamodb", endpoint_url=stacks.aws.endpoint, config=stacks.aws.config)
+        table = Table(client, stacks.outputs["TableName"], stacks.outputs["OwnerIndex"])
+        items = table.get_many([connection_key(row.connection) for row in self._created])
+        rows = {row.connection: row for row in map(ConnectionRow.from_item, items.values())}
+        kept = [row.connection for row in rows.values() if not is_free(row.owner)]
+        accepted = [
+            f"a claim of epoch {first.epoch} was accepted in epoch {rows[first.connection].epoch}"
+            for first in self._created
+            if isinstance(table.write(claim(first, "a-session-of-long-ago", "its-nonce", strike=False)), Written)
+        ]
+        unclean = [f"a stopped task ended with {code}" for code in codes if code]
+        held = [f"{len(kept)} connections were not released"] if kept else []
+        return Outcome(
+            promise=LATE,
+            outages=[0.0] * len(self._created),
+            lost=0,
+            doubled=0,
+            dual_owners=len(accepted),
+            disturbed=0,
+            broken=[*unclean, *held, *accepted],
+        )
 
     def _strike(
         self,
@@ -251,6 +289,15 @@ class Demo:
         if answer.status != HTTPStatus.ACCEPTED:
             raise DemoError(f"POST /connections was answered with {answer.status}: {answer.body}")
         connection: str = answer.body["connectionId"]
+        self._created.append(
+            ConnectionRow(
+                connection=connection,
+                owner=free_owner(connection),
+                epoch=answer.body["epoch"],
+                desired=Desired.RUNNING,
+                generation=answer.body["generation"],
+            )
+        )
         return connection
 
     def _hint(self, paths: Collection[str]) -> None:
@@ -323,6 +370,7 @@ def _run(processes: Processes) -> int:
             show.open_connections(pool)
             outcomes = [show.crash(), show.lose_task(), show.freeze(), show.stop_task()]
             verdict = stream.verdict()
+            outcomes.append(show.late_claims())
         finally:
             stream.stop()
     print(_table(outcomes))

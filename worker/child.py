@@ -74,6 +74,10 @@ class Supervision:
         """The handlers of STOP_SIGNALS are in place: let through what has arrived meanwhile. In the main thread."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
+    def end_stop(self) -> None:
+        """This process is about to end: a stop that is repeated now must not turn a clean end into a violent one."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
     def _tell(self, line: str) -> None:
         # Far below PIPE_BUF, into a pipe that is read at once: it neither blocks nor tears (pipe(7)).
         os.write(self._pipe, f"{line}\n".encode())

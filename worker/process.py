@@ -103,6 +103,7 @@ async def serve(settings: Settings, supervision: Supervision, task: TaskMetadata
         await member.run()
         for running in beside:
             running.cancel()
+    supervision.end_stop()
     vitals.flush()
     engine.close()
     log.info("Drained; this process ends.")

@@ -136,6 +136,8 @@ class Supervisor:
                 tasks.create_task(self._end())
             await self._bury_the_last()
         finally:
+            # A stop that is repeated at the very end must not turn a clean end into a violent one.
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
             for number in (signal.SIGCHLD, *STOP_SIGNALS):
                 loop.remove_signal_handler(number)
         return 0 if self._clean else 1

@@ -118,6 +118,16 @@ def test_a_second_stop_changes_nothing(task: Task) -> None:
     assert task.stop() == 0
 
 
+def test_a_stop_that_is_repeated_to_the_very_end_is_clean(task: Task) -> None:
+    task.start()
+    task.ready(1)
+    assert task.process is not None
+    while task.process.poll() is None:
+        with suppress(ProcessLookupError):
+            task.process.send_signal(signal.SIGTERM)
+    assert task.process.returncode == 0
+
+
 def test_a_crash_is_declared_at_once_and_the_process_replaced(task: Task) -> None:
     task.start(processes=2)
     first, second = task.ready(2)
