@@ -300,9 +300,9 @@ async def idle(who: str, pump: Pump, count: int, context: ssl.SSLContext | None 
     }
 
 
-async def flood(who: str, pump: Pump) -> Result:
-    """Messages as fast as they can be taken in, 16 per write of the server."""
-    async with opened(who, pump, "/flood", 100) as subject:
+async def batched(who: str, pump: Pump) -> Result:
+    """32,000 messages a second on 100 connections, 16 in each read."""
+    async with opened(who, pump, "/burst", 100) as subject:
         await asyncio.sleep(2)
         count, cpu = subject.received, time.process_time()
         await asyncio.sleep(5)
@@ -416,7 +416,7 @@ CASES: dict[str, tuple[Case, tuple[str, ...], str]] = {
     "idle": (lambda who, pump: idle(who, pump, 1000), ("bare", "ours"), "1,000 idle connections"),
     "tls": (lambda who, pump: idle(who, pump, 500), ("bare", "ours"), "500 idle connections over TLS"),
     "many": (lambda who, pump: idle(who, pump, 10_000), ("bare", "ours"), "10,000 idle connections"),
-    "flood": (flood, ("bare", "ours"), "messages, 16 per read"),
+    "batched": (batched, ("bare", "ours"), "messages, 16 per read"),
     "one_each": (one_each, ("bare", "ours"), "messages, one per wake-up"),
     "ticking": (ticking, ("bare", "ours"), "5,000 connections × 1 message/s"),
     "keepalive": (keepalive, ("bare", "ours"), "10,000 idle connections, pings every 20 s"),

@@ -1,6 +1,6 @@
 """A WebSocket server as cheap as Python allows, in a process of its own, for benchmarks of clients.
 
-The path says what a connection gets: `/idle` nothing, `/flood` messages as fast as it reads, `/tick` one a second,
+The path says what a connection gets: `/idle` nothing, `/burst` 16 messages twenty times a second, `/tick` one a second,
 `/slow` pongs after a second, `/deaf` no answer to anything, `/flap` a close frame (1013) at once. `/control` takes
 commands as text messages and answers with JSON: `one` sends one message to every `/idle`, `drop` closes all of them
 with 1001, `accepts` tells when connections came in and how many ended, `forget` clears that.
@@ -44,16 +44,15 @@ class Pump:
         self.accepts: list[float] = []
         self.ended = 0
 
-    async def tick(self) -> None:
-        """One message a second for every `/tick`, spread over the second."""
+    async def send(self, path: str, data: bytes, period: float, slices: int) -> None:
+        """Send the same to every connection of a path once in a period, in slices spread over it."""
         while True:
             started = self.loop.time()
-            members = list(self.open.get("/tick", ()))
-            slices = 50
+            members = list(self.open.get(path, ()))
             for number in range(slices):
                 for member in members[number::slices]:
-                    member.transport.write(ONE)
-                await asyncio.sleep(max(0.0, started + (number + 1) / slices - self.loop.time()))
+                    member.transport.write(data)
+                await asyncio.sleep(max(0.0, started + period * (number + 1) / slices - self.loop.time()))
 
 
 class Connection(asyncio.Protocol):
@@ -100,22 +99,6 @@ class Connection(asyncio.Protocol):
         )
         if self.path == "/flap":
             self.transport.write(b"\x88\x02\x03\xf5")
-        elif self.path == "/flood":
-            self.transport.set_write_buffer_limits(high=64 * 1024)
-            self.flowing = True
-            self.pump.loop.call_later(1, self.flood)
-
-    def flood(self) -> None:
-        while self.flowing and not self.transport.is_closing():
-            self.transport.write(MANY)
-
-    def pause_writing(self) -> None:
-        self.flowing = False
-
-    def resume_writing(self) -> None:
-        self.flowing = True
-        if self.path == "/flood":
-            self.pump.loop.call_soon(self.flood)
 
     def frame(self) -> tuple[int, bytes] | None:
         """The next frame of the client: all are short here."""
@@ -164,9 +147,9 @@ async def serve(context: ssl.SSLContext | None) -> None:
     server = await loop.create_server(lambda: Connection(pump), sock=listener, ssl=context, backlog=8192)
     sys.stdout.write(f"{listener.getsockname()[1]}\n")
     sys.stdout.flush()
-    ticking = asyncio.create_task(pump.tick())
+    sending = asyncio.gather(pump.send("/tick", ONE, 1.0, 50), pump.send("/burst", MANY, 0.05, 5))
     await loop.run_in_executor(None, sys.stdin.read)
-    ticking.cancel()
+    sending.cancel()
     server.close()
 
 

@@ -179,15 +179,16 @@ class Upstream(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def close(self, failure: Failure, *, within: float) -> None:
-        """Begin the closing handshake with `failure.code`, deliver nothing more, and abort after `within` seconds.
+        """Send a close frame with `failure.code`, deliver nothing more, and abort after `within` seconds.
 
-        Reading goes on, since the peer's close frame may stand behind much that it sent before.
+        Reading goes on, since the peer may have to get rid of much before it sees the frame and hangs up; what comes is
+        thrown away unparsed.
         """
         self._muted = True
         if not self.is_open or failure.code is None:
             self.abort(failure)
             return
-        self._protocol.send_close(failure.code)
+        self._protocol.fail(failure.code)
         self._over(failure, within)
         self._flush()
         if self._paused:
