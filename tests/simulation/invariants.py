@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from leases.conditions import AllOf, Condition, Equals, Write
-from leases.rows import DeadBy, Item, SessionState, connection_of, is_session, session_key
+from leases.events import LeaseLost
+from leases.rows import DeadBy, Item, SessionState, connection_key, connection_of, is_session, session_key
 from leases.timings import Timings
 from tests.simulation.loop import Timetable
 from tests.simulation.output import Entry, Landed, Record
@@ -126,6 +127,8 @@ class Monitor:
         expected = landed.seq + 1 if record.epoch == landed.epoch else 1
         if record.seq != expected:
             self.violate("order", entry.connection, f"{record} landed where seq {expected} was due")
+        if record.kind == "gap" and landed.moved_to == record.epoch:
+            self.violate("hand-over", entry.connection, f"{record}: a planned move went on without its hand-off")
         if record.kind != "message":
             landed.joined = False
         else:
@@ -149,6 +152,16 @@ class Monitor:
             epoch = demanded(write.condition, "epoch")
             if epoch is not None:
                 self._ending.add((process.name, connection_of(write.key.pk), epoch))
+
+    def told(self, process: Process, event: object) -> None:
+        """A process says what it saw."""
+        if isinstance(event, LeaseLost):
+            row = self._table.rows.get(connection_key(event.connection), {})
+            session = self._table.rows.get(session_key(str(row.get("owner"))))
+            life = self.lives.get(str(row.get("owner")))
+            mine = life is not None and life.process is process and session is not None and session["state"] != SessionState.DEAD
+            if mine and row["epoch"] == event.epoch and row["desired"] == "RUNNING":
+                self.violate("4", event.connection, f"{process.name} drops it in epoch {event.epoch}: {event.reason}; the row says it is its own")
 
     def wrote(self, process: Process, write: Write, before: Item | None, after: Item | None) -> None:
         """A write met the table."""
@@ -259,6 +272,8 @@ class Monitor:
             author = landed.emitters.get(int(cursor.split(":")[0])) if landed is not None else None
             if name == "checkpoint" and int(cursor.split(":")[0]) != before["epoch"] and author != process.name:
                 self.violate("2", connection, f"{name} of {cursor} by {process.name} is accepted in epoch {before['epoch']}")
+        if name in ("park", "stop", "fail") and status and status.get("generation", before["generation"]) != before["generation"]:
+            self.violate("told", connection, f"{name} of {process.name} is about {status}, not generation {before['generation']}")
         if name == "status" and status and "epoch" in status and status["epoch"] != before["epoch"]:
             self.violate("2", connection, f"status {status} of {process.name} is accepted in epoch {before['epoch']}")
 

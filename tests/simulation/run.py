@@ -17,6 +17,7 @@ from tests.simulation.scenario import Outcome, Scenario
 BATCH = 25
 TRACE_LINES = 40
 STUCK_SECONDS = 30
+"""Of computing, for one seed."""
 
 
 class Stuck(SystemExit):
@@ -32,13 +33,13 @@ def simulate(seed: int) -> Outcome:
     # What a crashed process left suspended must stay so until it is buried: the cyclic collector would close it, and run its code.
     collecting = gc.isenabled()
     gc.disable()
-    previous = signal.signal(signal.SIGALRM, _stuck)
-    signal.alarm(STUCK_SECONDS)
+    previous = signal.signal(signal.SIGVTALRM, _stuck)
+    signal.setitimer(signal.ITIMER_VIRTUAL, STUCK_SECONDS)
     try:
         return Scenario(seed).run()
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, previous)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
         if collecting:
             gc.enable()
 

@@ -98,7 +98,7 @@ class SimRunner:
         temper = self._feed.temper
         if temper.hopeless:
             if self.grant is not None:
-                self.grant.fail({"state": "FAILED", "reason": "refused"})
+                self.grant.fail({"state": "FAILED", "reason": "refused", "generation": self.generation})
             return
         if self._outside.dialling_fails and self._outside.rng.random() < self._outside.dialling_fails:
             self._later(self._outside.rng.uniform(0, 2.0), self._dial)
@@ -213,7 +213,9 @@ class SimRunner:
         self._cursor = None
         self.settled = False
         if standby:
-            if handoff is not None and self._whole:
+            if not self._whole:
+                self._waiting.appendleft(("reopened", 0))
+            elif handoff is not None:
                 self._forget(handoff)
             elif self.socket is not None or self._waiting:
                 self._waiting.appendleft(("gap", 0))
@@ -302,4 +304,5 @@ class SimHost:
         return Load(held=len(self.runners))
 
     def parked(self, row: ConnectionRow) -> Item:
-        return {"state": "FAILED" if row.desired is Desired.RUNNING else row.desired.value}
+        state = "FAILED" if row.desired is Desired.RUNNING else row.desired.value
+        return {"state": state, "generation": row.generation}

@@ -4,15 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from leases.rows import Desired
+from leases.rows import Desired, session_key
 from leases.timings import Timings
 from tests.simulation.feeds import Temper
 from tests.simulation.world import Task, Worker, World
 
 WITHIN = 150.0
 """Seconds of calm within which everything is as wanted: a claim that landed late waits for the self-audit (60 s)."""
-WITHIN_UNTOLD = 760.0
-"""The same where a change was told to nobody: ten self-audits read every row once."""
+WITHIN_SLOWLY = 760.0
+"""The same where a change was told to nobody (ten self-audits read every row once), or where the row of a session is gone
+(an audit, then two looks of one worker)."""
 SETTLED_FOR = 3
 """Looks, a second apart, that must find no problem."""
 
@@ -38,7 +39,8 @@ class Scenario:
         self.until = rng.uniform(20.0, 50.0)
         """When the last fault ends."""
         self.silenced_until = float("-inf")
-        self.frozen = False
+        self.slowly = False
+        """Whether something has happened that only the slow audits heal."""
         world.timings = world.monitor.timings = _timings(rng.random())
         world.stream.drain = world.timings.drain
         world.drain_seconds = rng.choice((6.0, 30.0, 90.0))
@@ -87,7 +89,11 @@ class Scenario:
         rng, world = self.rng, self.world
         for _ in range(rng.choice((0, 0, 0, 1, 2, 4))):
             desired = rng.choice((Desired.RUNNING, Desired.RUNNING, Desired.PAUSED, Desired.PAUSED, Desired.STOPPED))
-            world.timetable.at(rng.uniform(since, self.until), world.api.change, name, desired)
+            at = rng.uniform(since, self.until)
+            world.timetable.at(at, world.api.change, name, desired)
+            if rng.random() < 0.3:
+                again = rng.choice((Desired.RUNNING, Desired.PAUSED))
+                world.timetable.at(min(self.until, at + rng.uniform(0.02, 1.2)), world.api.change, name, again)
 
     def _climate(self) -> None:
         """Weather that lasts until calm comes."""
@@ -252,7 +258,6 @@ class Scenario:
         length = self._length(longest)
         if task is None or task.machine.frozen or length < 1.5:
             return False
-        self.frozen = True
         self._note(task.machine.name, length)
         task.machine.freeze()
         task.unaware = True
@@ -362,6 +367,17 @@ class Scenario:
         self.world.api.drain(worker.sessions[-1])
         return True
 
+    def _delete_session(self, longest: float, chance: float) -> bool:
+        """Somebody deletes the row of a session by hand."""
+        worker = self._worker()
+        if worker is None or not worker.sessions:
+            return False
+        worker.process.disturb()
+        self.world.table.delete(session_key(worker.sessions[-1]))
+        self.slowly = True
+        worker.process.calm()
+        return True
+
     def _upstream_closes(self, longest: float, chance: float) -> bool:
         for feed in self.world.feeds.values():
             if self.rng.random() < 0.6:
@@ -401,7 +417,7 @@ class Scenario:
             timetable.run(timetable.now + 1.0)
             problems = world.problems()
             good = 0 if problems else good + 1
-            if timetable.now - calm_at > (WITHIN_UNTOLD if world.api.untold else WITHIN):
+            if timetable.now - calm_at > (WITHIN_SLOWLY if world.api.untold or self.slowly else WITHIN):
                 monitor.violate("3", problems[0].split(":")[0] if problems else None, "; ".join(problems))
         seconds = timetable.now
         violations = list(map(str, monitor.violations))
@@ -449,6 +465,7 @@ FAULTS: list[Callable[[Scenario, float, float], bool]] = [
     Scenario._terminate,
     Scenario._deploy,
     Scenario._drain,
+    Scenario._delete_session,
     Scenario._upstream_closes,
     Scenario._upstream_refuses,
     Scenario._force_release,

@@ -17,6 +17,7 @@ from leases.rows import (
     Item,
     SessionState,
     connection_key,
+    connection_of,
     free_owner,
     is_free,
     is_parked,
@@ -37,6 +38,7 @@ WALL = 1_700_000_000.0
 TTL = 1_800_000_000
 FIRST_EPOCH = 100
 STORE_TIMEOUT = 2.0
+AUDIT_SECONDS = 60.0
 
 
 class Listener:
@@ -52,6 +54,7 @@ class Listener:
         if kind != "HeartbeatAcknowledged":
             self._monitor.counts[f"event {kind}"] += 1
             self._monitor.note(event, self._process.name)
+            self._monitor.told(self._process, event)
 
 
 class Worker:
@@ -217,6 +220,24 @@ class Api:
         """Share of calls that end behind their write, before anybody is told."""
         self.untold = False
         """Whether that has happened: only the slow audit heals it."""
+        self.process.run(self._audit())
+
+    async def _audit(self) -> None:
+        """Once a minute, have rows looked at whose owner is not there."""
+        while True:
+            await asyncio.sleep(AUDIT_SECONDS)
+            rows = self._world.table.rows
+            orphans = []
+            for key, row in rows.items():
+                owner = row.get("owner")
+                if key.pk.startswith("CONNECTION#") and is_session(owner):
+                    session = rows.get(session_key(str(owner)))
+                    if session is None or session["state"] == SessionState.DEAD:
+                        orphans.append(connection_of(key.pk))
+            try:
+                await self.hints.send(orphans)
+            except Unknown:
+                continue
 
     def create(self, connection: str) -> None:
         """POST /connections."""
