@@ -102,6 +102,7 @@ async def test_one_refused_entry_of_a_batch_does_not_disturb_the_others() -> Non
         await asyncio.gather(*(box.flush() for box in boxes.values()))
     for name in "abc":
         assert data(sink.records(name)) == [f"{name}{n}" for n in range(5)]
+        assert [record["seq"] for record in sink.records(name)] == [1, 2, 3, 4, 5]
 
 
 async def test_at_most_one_entry_of_a_connection_is_unacknowledged() -> None:
@@ -226,6 +227,26 @@ async def test_discard_drops_everything_and_ends_a_flush() -> None:
         assert "after" not in data(sink.records())
 
 
+async def test_an_answer_to_what_was_discarded_counts_for_nothing() -> None:
+    sink = ScriptedSink()
+    sink.gate.clear()
+    async with pumping(output(sink)) as out:
+        box = out.outbox("c")
+        box.begin(FakeGrant(epoch=7), None)
+        for n in range(3):
+            box.message(f"old {n}", 1.0)
+        await until(lambda: box._parcel is not None)
+        box.discard()
+        box.begin(FakeGrant(epoch=9), None)
+        for n in range(5):
+            box.message(f"new {n}", 1.0)
+        sink.gate.set()
+        await box.flush()
+    new = [record for record in sink.records() if record["epoch"] == 9]
+    assert [(record["seq"], record["data"]) for record in new] == [(n + 1, f"new {n}") for n in range(5)]
+    assert out.budget.used == 0
+
+
 async def test_flush_ends_the_epoch_and_a_new_grant_begins_the_next() -> None:
     sink = ScriptedSink()
     async with pumping(output(sink)) as out:
@@ -287,6 +308,13 @@ async def test_a_standby_whose_socket_lags_drops_what_it_receives_late() -> None
             box.message(f"m{n}", 1.0)
         await box.flush()
     assert data(sink.records()) == ["m11", "m9"]
+
+
+async def test_who_takes_over_and_hands_over_at_once_passes_on_what_it_was_told() -> None:
+    async with pumping(output(ScriptedSink())) as out:
+        box = out.outbox("c")
+        box.begin(FakeGrant(epoch=8), handed("m1", "m2"))
+        assert (await box.flush()).handoff == Handoff(digests=digest("m1") + digest("m2"), last_seq=0)
 
 
 async def test_a_standby_without_a_hand_over_emits_everything_after_a_gap() -> None:
