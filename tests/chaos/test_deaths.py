@@ -146,7 +146,10 @@ def check(fleet: Arena, before: Mark, failovers: Sequence[Failover], dead_by: De
         assert failover.session.dead_by is dead_by
         assert failover.detected <= detection + SLACK_SECONDS
         assert failover.outage(1.0) <= detection + SLACK_SECONDS + TIMINGS.drain + claiming
+    report = fleet.report()
+    others = change.reconnected - victims
+    assert not {path for path in others if report.outage(path, before.at, planned=True)}, "others were interrupted"
     assert not change.lost - victims, "others lost messages"
     assert (change.doubled, change.dual_owners, change.broken) == (0, 0, ())
     assert not {path for path in victims if now[path].epoch != before.rows[path].epoch + 1}
-    assert not fleet.report().crowded()
+    assert not report.crowded()
