@@ -240,6 +240,7 @@ async def test_an_answer_to_what_was_discarded_counts_for_nothing() -> None:
         box.begin(FakeGrant(epoch=9), None)
         for n in range(5):
             box.message(f"new {n}", 1.0)
+        await until(lambda: box._parcel is not None)
         sink.gate.set()
         await box.flush()
     new = [record for record in sink.records() if record["epoch"] == 9]
