@@ -257,7 +257,9 @@ def trace(run: Run) -> str:
     """The steps of the counterexample that the last run of ``run`` left, without bookkeeping of Spin's own."""
     defines = (f"-D{define}" for define in run.defines)
     said = output_of(("spin", *defines, "-t", "-p", f"{run.model}.pml"), directory_of(run))
-    noise = re.compile(r"sub-sequence|goto|\[IF\]|\[DO\]|\[else\]|:init:|<valid end state>|\[\(1\)\]")
+    noise = re.compile(
+        r"sub-sequence|goto|\[IF\]|\[DO\]|\[else\]|:init:|<valid end state>|\[\(1\)\]|row\.(next\.\w+|hand\w+) = 0"
+    )
     steps = (line for line in said.splitlines() if re.match(r"\s*\d+:\s+proc.*\[|\s*<<<<<|spin: text", line))
     return "\n".join(line for line in steps if not noise.search(line))
 
