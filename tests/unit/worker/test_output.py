@@ -233,18 +233,19 @@ async def test_an_answer_to_what_was_discarded_counts_for_nothing() -> None:
     async with pumping(output(sink)) as out:
         box = out.outbox("c")
         box.begin(FakeGrant(epoch=7), None)
-        for n in range(3):
+        for n in range(50):
             box.message(f"old {n}", 1.0)
         await until(lambda: box._parcel is not None)
         box.discard()
         box.begin(FakeGrant(epoch=9), None)
-        for n in range(5):
+        for n in range(3):
             box.message(f"new {n}", 1.0)
         await until(lambda: box._parcel is not None)
         sink.gate.set()
-        await box.flush()
+        remains = await box.flush()
     new = [record for record in sink.records() if record["epoch"] == 9]
-    assert [(record["seq"], record["data"]) for record in new] == [(n + 1, f"new {n}") for n in range(5)]
+    assert [(record["seq"], record["data"]) for record in new] == [(n + 1, f"new {n}") for n in range(3)]
+    assert remains.handoff.last_seq == 3
     assert out.budget.used == 0
 
 
