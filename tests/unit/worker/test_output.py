@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 import time
 import tracemalloc
 from base64 import b64decode
@@ -228,24 +229,29 @@ async def test_discard_drops_everything_and_ends_a_flush() -> None:
 
 
 async def test_an_answer_to_what_was_discarded_counts_for_nothing() -> None:
-    sink = ScriptedSink()
-    sink.gate.clear()
+    answer_old, answer_new = threading.Event(), threading.Event()
+
+    def after(event: threading.Event) -> Callable[[Sequence[Entry]], Sequence[Verdict]]:
+        return lambda entries: take_all(entries) if event.wait(20) else []
+
+    sink = ScriptedSink(after(answer_old), after(answer_new))
     async with pumping(output(sink)) as out:
         box = out.outbox("c")
         box.begin(FakeGrant(epoch=7), None)
         for n in range(50):
             box.message(f"old {n}", 1.0)
-        await until(lambda: box._parcel is not None)
+        await until(lambda: len(sink.calls) == 1)
         box.discard()
         box.begin(FakeGrant(epoch=9), None)
         for n in range(3):
             box.message(f"new {n}", 1.0)
-        await until(lambda: box._parcel is not None)
-        sink.gate.set()
-        remains = await box.flush()
-    new = [record for record in sink.records() if record["epoch"] == 9]
-    assert [(record["seq"], record["data"]) for record in new] == [(n + 1, f"new {n}") for n in range(3)]
-    assert remains.handoff.last_seq == 3
+        await until(lambda: len(sink.calls) == 2)
+        flushing = asyncio.create_task(box.flush())
+        answer_old.set()
+        await until(lambda: out._counts.records == 50)
+        assert not flushing.done()
+        answer_new.set()
+        assert (await flushing).handoff.last_seq == 3
     assert out.budget.used == 0
 
 
