@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from connections.url_policy import check_url
 from telemetry import metrics
 from tests.integration.engine.conftest import Bench, Lease
 from tests.support.certificates import Authority
@@ -96,6 +97,7 @@ async def test_only_the_permitted_address_is_dialled_with_the_name_in_host_and_s
         runner, _ = bench.run(upstream.url())
         await asyncio.wait_for(runner.ready.wait(), 5)
         assert upstream.peers[0].headers["host"].startswith("localhost:")
+        assert await bench.engine.dialer._checked(check_url(upstream.url(), bench.engine.policy)) == ["127.0.0.1"]
 
 
 async def test_a_message_above_the_limit_is_given_up_at_the_third_time_with_its_size(bench: Bench) -> None:
