@@ -44,7 +44,13 @@ def worker(stack: Stack, settings: Settings, data: DataStack) -> list[iam.Policy
             "dynamodb:UpdateItem",
         ),
         _allow(data.owner_index_arn, "dynamodb:Query"),
-        _allow(data.queue.queue_arn, "sqs:DeleteMessage", "sqs:ReceiveMessage", "sqs:SendMessage"),
+        _allow(
+            data.queue.queue_arn,
+            "sqs:ChangeMessageVisibility",
+            "sqs:DeleteMessage",
+            "sqs:ReceiveMessage",
+            "sqs:SendMessage",
+        ),
         _allow(data.stream.stream_arn, "kinesis:PutRecords"),
         _allow(secrets, "secretsmanager:GetSecretValue"),
     ]

@@ -64,6 +64,20 @@ class Fleet:
         capacity = sum(row.capacity for row in self.takers)
         return sum(row.held for row in self.takers) / capacity if capacity else 0.0
 
+    def duties(self, session: str) -> tuple[frozenset[str], list[str]]:
+        """The sessions that `session` judges, and those that it watches. Costs n² for n sessions: once per listing."""
+        judged: set[str] = set()
+        watched: list[str] = []
+        for row in self.alive:
+            if row.session == session:
+                continue
+            judges, reserve = self.judges(row.session)
+            if session in judges:
+                judged.add(row.session)
+            if session in judges or session in reserve:
+                watched.append(row.session)
+        return frozenset(judged), watched
+
     def judges(self, session: str) -> tuple[list[str], list[str]]:
         """Who judges a session, and who keeps watching it in reserve.
 

@@ -54,6 +54,8 @@ class Holding:
         """As a standby: the offer that it answers. As an owner: the offer that it made."""
         self.answer: asyncio.Future[bool] | None = None
         """As an owner with an offer outstanding: resolves to whether the standby is ready."""
+        self.answered = False
+        """As a standby: whether it has written, or begun to write, that it is ready."""
         self.named_at = clock.now()
         """As a standby: when the row last named it."""
         self.cursor: str | None = None
@@ -100,7 +102,7 @@ class Holding:
     async def settle(self) -> Remains | None:
         """Flush what was accepted, then emit nothing more in this epoch. None: the lease was lost meanwhile.
 
-        Not before this holding might have emitted itself: the next owner cannot know that it would have to wait.
+        Not before this holding might have emitted itself: a standby that it is transferred to emits at once.
         """
         remains = await self.runner.settle()
         await asyncio.sleep(max(0.0, self._not_before - self._clock.now()))

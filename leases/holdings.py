@@ -99,8 +99,6 @@ class Holdings:
         """Sessions that own a row but have none of their own, and since when they were seen so."""
         self._buried: dict[str, Vacancy] = {}
         """Sessions known to be DEAD, which is final."""
-        self._late = timings.rate_ratio * timings.drain
-        """How long what another process sent may still be under way, on this machine's clock: its own may be slower."""
         self._audits = 0
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -149,7 +147,6 @@ class Holdings:
             if vacancy is None:
                 return Considered.LATER if row.owner in self._absent else Considered.DONE
             if row.desired is not Desired.RUNNING:
-                await asyncio.sleep(self._grace(vacancy))
                 await self._finalize(row, None)
                 return Considered.DONE
             if not self.room and holding is None:
@@ -201,26 +198,23 @@ class Holdings:
             return Considered.DONE
         outage = None if vacancy.died_at is None else max(0.0, self._clock.wall() - vacancy.died_at)
         self._observer.saw(events.Claimed(row.connection, now_says.epoch, str(row.owner), vacancy.dead_by, outage))
-        await self._start(now_says, self._grace(vacancy))
+        await self._start(now_says)
         return Considered.DONE
 
-    def _grace(self, vacancy: Vacancy) -> float:
-        """How long not to emit, or not to let a row forget its owner, so that nothing of that owner lands afterwards.
+    async def _start(self, row: ConnectionRow) -> None:
+        """Run a connection that was just claimed or adopted.
 
-        A reaped process may have sent its last record just before: a judge's W covers that, a reaping does not.
+        It emits only after `ρ D`: a process that was reaped may have sent a record just before, and by whichever way
+        the connection came here since, nobody may have waited for that to land. It connects and buffers meanwhile.
         """
-        return self._late if vacancy.dead_by is DeadBy.EXIT else 0.0
-
-    async def _start(self, row: ConnectionRow, wait: float) -> None:
         holding = self.get(row.connection)
         if row.strikes >= STRIKES_LIMIT:
             if holding is not None:
                 self._dismiss(holding, "it kills workers")
-            await asyncio.sleep(wait)
             await self._write_last(writes.fail(row, self._host.parked(row), None), row)
             return
         holding = holding or self._hold(row)
-        holding.begin(row, self._clock.now() + wait)
+        holding.begin(row, self._clock.now() + self._timings.rate_ratio * self._timings.drain)
 
     def _hold(self, row: ConnectionRow) -> Holding:
         runner = self._host.runner(row)
@@ -338,7 +332,7 @@ class Holdings:
             await self._act(row.connection, now_says)
             return
         self._observer.saw(events.Adopted(row.connection, now_says.epoch))
-        await self._start(now_says, self._late)
+        await self._start(now_says)
 
     async def regrant(self, connection: str, epoch: int) -> Written | Refused:
         """Go on as the owner in a new epoch, which fences whatever is still on its way in the old one."""
@@ -484,6 +478,7 @@ class Holdings:
             return
         if holding.phase is not Phase.STANDBY:
             return
+        holding.answered = True
         result = await self.insist.write(writes.ready(row, offer))
         if isinstance(result, Refused):
             await self.act(holding.connection, _row(result.image))

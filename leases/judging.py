@@ -5,7 +5,7 @@ import asyncio
 from leases import events, writes
 from leases.clock import Continuity
 from leases.conditions import Unknown, Written
-from leases.fleet import FleetView
+from leases.fleet import Fleet, FleetView
 from leases.judge import Judge, Verdict
 from leases.ports import Clock, Store
 from leases.rows import DeadBy, SessionRow, session_key
@@ -44,6 +44,8 @@ class Judging:
         self._judge = Judge(patience=1, gap=2 * timings.judge_poll, own_gap=own_gap)
         self._everybody = Judge(patience=PATIENCE_OF_ALL, gap=2 * LIST_SECONDS, own_gap=own_gap)
         self._continuity = Continuity(clock)
+        self._fleet = Fleet()
+        self._known_duties: tuple[frozenset[str], list[str]] = frozenset(), []
 
     async def run(self) -> None:
         """Judge, for ever."""
@@ -102,17 +104,11 @@ class Judging:
     def _others(self) -> list[SessionRow]:
         return [row for row in self._view.current.alive if row.session != self._session.id]
 
-    def _duties(self) -> tuple[set[str], list[str]]:
-        """The sessions that this one judges, and those that it watches."""
-        judged: set[str] = set()
-        watched: list[str] = []
-        for row in self._others():
-            judges, reserve = self._view.current.judges(row.session)
-            if self._session.id in judges:
-                judged.add(row.session)
-            if self._session.id in judges or self._session.id in reserve:
-                watched.append(row.session)
-        return judged, watched
+    def _duties(self) -> tuple[frozenset[str], list[str]]:
+        fleet = self._view.current
+        if fleet is not self._fleet:
+            self._fleet, self._known_duties = fleet, fleet.duties(self._session.id)
+        return self._known_duties
 
     async def _pronounce(self, verdict: Verdict, judge: Judge) -> None:
         """Sent once: if the answer is lost, the next reading tells what came of it."""

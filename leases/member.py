@@ -7,11 +7,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from random import Random
 from typing import Any
 
 from leases import events, writes
-from leases.conditions import Unknown
+from leases.balance import overloaded
+from leases.conditions import Refused, Unknown
 from leases.fleet import FleetView
 from leases.holdings import Considered, Holdings
 from leases.judging import Judging
@@ -100,6 +102,11 @@ class Member:
         """Connections that may be taken now."""
         return self.holdings.room if self.holdings is not None else 0
 
+    @property
+    def ahead(self) -> bool:
+        """Whether this member holds clearly more than the mean, so that others should be given connections first."""
+        return overloaded(self.held, Fraction(self.view.current.mean) * self._identity.capacity)
+
     async def consider(self, connections: list[str]) -> dict[str, Considered]:
         """Look at connections that may want an owner. Raises `Unknown`."""
         holdings = self.holdings
@@ -159,8 +166,11 @@ class Member:
     async def _bury(self, session: Session) -> None:
         """Make it known that a session is over: whoever reads that may claim at once. Else the judges will find out."""
         write = writes.declare_dead(session.id, DeadBy.SELF, None, int(self._clock.wall()))
+        persistent = Persistent(self._store, self._rng, self._observer)
         with suppress(Unknown):
-            await Persistent(self._store, self._rng, self._observer).write(write, attempts=BURY_ATTEMPTS)
+            result = await persistent.write(write, attempts=BURY_ATTEMPTS)
+            if isinstance(result, Refused) and result.image is None:
+                await persistent.write(writes.tombstone(session.row, int(self._clock.wall())), attempts=BURY_ATTEMPTS)
 
     async def _serve(self, session: Session, tasks: asyncio.TaskGroup) -> None:
         holdings = Holdings(

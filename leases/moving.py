@@ -1,7 +1,7 @@
 """Which connections move where: all of them when a session drains, some of them when the fleet has grown."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from leases import events
@@ -19,6 +19,7 @@ HAND_OVERS_AT_ONCE = 128
 TRIES = 3
 LAST_RELEASE_SECONDS = 15.0
 """After the drain deadline: the time for releasing what is left, well inside the stop timeout."""
+LAST_TRANSFER_SECONDS = 1.0
 EVEN_OUT_SECONDS = 10.0
 EVEN_OUT_MOVES = 25
 """Moves of one session in one round: a tenth of a usual worker in ten seconds."""
@@ -58,15 +59,27 @@ class Mover:
             await self._view.refresh(self._store)
         except Unknown as unknown:
             self._observer.saw(events.StoreFailed("list", str(unknown)))
-        for holding in self._holdings.standbys:
-            await self._holdings.release(holding.connection)
-        moves = [self._spawn(self._move(holding.connection)) for holding in self._holdings.held]
-        if moves:
-            await asyncio.wait(moves, timeout=seconds)
+        deadline = self._clock.now() + seconds
+        await self._end([standby for standby in self._holdings.standbys if not standby.answered])
+        await self._move_all(deadline)
+        if self._holdings.standbys:
+            # A transfer to this session may have been under way when its row began to say that it drains.
+            await asyncio.sleep(LAST_TRANSFER_SECONDS)
+            await self._end(self._holdings.standbys)
+            await self._move_all(deadline)
         left = [self._spawn(self._release(holding.connection)) for holding in self._holdings.held]
         if left:
             await asyncio.wait(left, timeout=LAST_RELEASE_SECONDS)
         await self._holdings.closed()
+
+    async def _move_all(self, deadline: float) -> None:
+        moves = [self._spawn(self._move(holding.connection)) for holding in self._holdings.held]
+        if moves:
+            await asyncio.wait(moves, timeout=max(0.0, deadline - self._clock.now()))
+
+    async def _end(self, standbys: Iterable[Holding]) -> None:
+        for standby in standbys:
+            await self._holdings.release(standby.connection)
 
     async def _move(self, connection: str) -> None:
         """Hand a connection over to whoever is best at that moment, or release it if nobody takes it."""

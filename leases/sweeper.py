@@ -93,11 +93,17 @@ class Sweeper:
         rows = [row for row in rows if row.owner == owner]
         wanted = [row for row in rows if row.desired is Desired.RUNNING]
         unwanted = [row for row in rows if row.desired is not Desired.RUNNING]
-        mine = min(
-            share(self._view.current, self._holdings.session.id, len(self._holdings), len(wanted)), self._holdings.room
-        )
-        left = wanted[mine:]
-        await asyncio.gather(self._consider(wanted[:mine] + unwanted), self._offer(left))
+        overdue = [row for row in wanted if self._hinted_since(row, SWEEP_SECONDS)]
+        fresh = [row for row in wanted if row not in overdue]
+        # Whoever received the hint may have frozen with it: what has no owner by now is taken, share or not.
+        mine = share(self._view.current, self._holdings.session.id, len(self._holdings), len(fresh))
+        taken = (overdue + fresh[:mine])[: self._holdings.room]
+        left = [row for row in wanted if row not in taken]
+        await asyncio.gather(self._consider(taken + unwanted), self._offer(left))
+
+    def _hinted_since(self, row: ConnectionRow, seconds: float) -> bool:
+        at = self._hinted.get((row.connection, row.epoch))
+        return at is not None and self._clock.now() - at >= seconds
 
     async def _consider(self, rows: Sequence[ConnectionRow]) -> None:
         gate = asyncio.Semaphore(CLAIMS_AT_ONCE)

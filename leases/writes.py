@@ -4,6 +4,7 @@ Whatever a retry must reuse (a sequence number, a nonce) is an argument, chosen 
 answer can never be mistaken for a lost lease. `docs/leases.md` has the table with the reason for each condition.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from leases.conditions import Absent, AllOf, AnyOf, Below, Condition, Equals, FewerThan, OneOf, Write
@@ -93,6 +94,12 @@ def declare_dead(session: str, by: DeadBy, seen_seq: int | None, died_at: int) -
         }
         | ({"held": 0} if by is DeadBy.SELF else {}),
     )
+
+
+def tombstone(row: SessionRow, died_at: int) -> Write:
+    """Say that a session is dead whose row somebody has deleted, so that what it owned is found and swept."""
+    dead = declare_dead(row.session, DeadBy.SELF, None, died_at)
+    return replace(open_session(row), name="tombstone", set={**open_session(row).set, **dead.set})
 
 
 def inbox_hint(session: str, connection: str) -> Write:

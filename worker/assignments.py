@@ -6,7 +6,7 @@ another, or found to want no owner. One that cannot be acted upon becomes visibl
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from random import Random
@@ -29,9 +29,16 @@ BATCH = 10
 """Messages in one SQS call (AWS: SendMessageBatch, ReceiveMessage, DeleteMessageBatch)."""
 GATHER_SECONDS = 0.02
 """Hints sent within this time share a call."""
-WAIT_SECONDS = 5
-"""Long poll: an empty queue is asked this rarely. Short enough for a stop to pass quickly."""
+WAIT_SECONDS = 2
+"""Long poll: an empty queue is asked this rarely. A worker that froze, or was cut off, may have a poll under way, and
+what that poll receives is invisible for 30 s. So it must be over before the worker is declared dead and its own
+connections are hinted at: shorter than W."""
 NO_ROOM_SECONDS = 0.5
+AHEAD_SECONDS = 0.1
+"""A worker that holds more than the mean lets the others receive first."""
+MOST_IN_HAND = 64
+GIVE_BACK_SECONDS = 2
+"""A hint that could not be acted on is visible again after this long: to others first, with luck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,14 @@ class Queue:
             QueueUrl=self.url, MaxNumberOfMessages=min(most, BATCH), WaitTimeSeconds=WAIT_SECONDS
         )
         return [(message["ReceiptHandle"], message["Body"]) for message in answer.get("Messages", ())]
+
+    def give_back(self, handles: Sequence[str]) -> None:
+        """Make messages visible again soon."""
+        entries: Any = [
+            {"Id": str(number), "ReceiptHandle": handle, "VisibilityTimeout": GIVE_BACK_SECONDS}
+            for number, handle in enumerate(handles)
+        ]
+        self.client.change_message_visibility_batch(QueueUrl=self.url, Entries=entries)
 
     def delete(self, handles: Sequence[str]) -> None:
         """Delete messages. One that stays is delivered again, and does nothing then."""
@@ -104,33 +119,56 @@ class Assignments:
         self._pollers = pollers
         self._executor = executor
         self._rng = rng
+        self._in_hand = 0
+        """Hints that were received and are being looked at."""
 
-    async def run(self, pollers: int) -> None:
-        """Take hints, for ever, with so many polls at once."""
+    async def run(self) -> None:
+        """Take hints, for ever: the next ones are received while the last ones are looked at."""
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(pollers):
-                tasks.create_task(self._poll())
+            while True:
+                room = min(self._member.room, MOST_IN_HAND) - self._in_hand
+                if room <= 0:
+                    await asyncio.sleep(NO_ROOM_SECONDS * self._rng.uniform(0.5, 1))
+                    continue
+                if self._member.ahead:
+                    await asyncio.sleep(AHEAD_SECONDS * self._rng.uniform(0.5, 1))
+                messages = await self._receive(room)
+                if messages:
+                    self._in_hand += len(messages)
+                    tasks.create_task(self._take(messages))
 
-    async def _poll(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            room = self._member.room
-            if room <= 0:
-                await asyncio.sleep(NO_ROOM_SECONDS * self._rng.uniform(0.5, 1))
-                continue
-            try:
-                messages = await loop.run_in_executor(self._pollers, self._queue.receive, room)
-                await self._take(messages)
-            except (BotoCoreError, ClientError, Unknown) as error:
-                log.warning("The assignment queue is unavailable; trying again", extra={Field.REASON: str(error)})
-                await asyncio.sleep(self._rng.uniform(0, 2))
+    async def _receive(self, most: int) -> Sequence[tuple[str, str]]:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pollers, self._queue.receive, most)
+        except (BotoCoreError, ClientError) as error:
+            log.warning(
+                "The assignment queue does not answer; trying again", extra={Field.REASON: type(error).__name__}
+            )
+            await asyncio.sleep(self._rng.uniform(0, 2))
+            return ()
 
     async def _take(self, messages: Sequence[tuple[str, str]]) -> None:
+        """Act on hints; give back at once those that another worker may have to act on."""
         named = {handle: _connection(body) for handle, body in messages}
-        outcomes = await self._member.consider([name for name in named.values() if name])
+        wanted = [name for name in named.values() if name]
+        outcomes: Mapping[str, Considered] = dict.fromkeys(wanted, Considered.LATER)
+        try:
+            # The poll may have been under way since before this session was on hold.
+            if self._member.room > 0:
+                outcomes = await self._member.consider(wanted)
+        except Unknown as unknown:
+            log.warning("Connections that want an owner cannot be read", extra={Field.REASON: str(unknown)})
+        finally:
+            self._in_hand -= len(messages)
         done = [handle for handle, name in named.items() if name and outcomes[name] is Considered.DONE]
-        if done:
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._queue.delete, done)
+        later = [handle for handle, name in named.items() if name and outcomes[name] is Considered.LATER]
+        try:
+            for call, handles in ((self._queue.delete, done), (self._queue.give_back, later)):
+                if handles:
+                    await asyncio.get_running_loop().run_in_executor(self._executor, call, handles)
+        except (BotoCoreError, ClientError) as error:
+            # They become visible again by themselves, and do nothing then.
+            log.warning("Hints could not be put away", extra={Field.REASON: type(error).__name__})
 
 
 def _connection(body: str) -> str | None:

@@ -56,8 +56,8 @@ LEASES = Purpose(name="leases", connect=0.5, read=2.0, threads=16)
 REAPING = Purpose(name="reaping", connect=0.5, read=1.5, threads=4)
 """The supervisor's: declaring sessions dead, listing what they owned."""
 
-ASSIGNMENTS = Purpose(name="assignments", connect=1.0, read=25.0, threads=1)
-"""A long poll takes up to 20 s (AWS: SQS long polling)."""
+ASSIGNMENTS = Purpose(name="assignments", connect=1.0, read=5.0, threads=1)
+"""A long poll takes up to `worker.assignments.WAIT_SECONDS`."""
 
 HINTS = Purpose(name="hints", connect=0.5, read=2.0, threads=8)
 """Sending and deleting queue messages."""

@@ -37,9 +37,6 @@ from worker.vitals import Vitals
 
 log = logger()
 
-POLLERS = clients.ASSIGNMENTS.threads
-"""Long polls of the assignment queue at a time. Each takes up to ten hints, so a storm of them is soon distributed."""
-
 
 async def serve(settings: Settings, supervision: Supervision, task: TaskMetadata) -> None:
     """Be a member of the fleet until told to stop, and drained."""
@@ -97,7 +94,7 @@ async def serve(settings: Settings, supervision: Supervision, task: TaskMetadata
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, member.stop)
     supervision.accept_stop()
-    loops = (output.run(), assignments.run(POLLERS), vitals.run(), _show_life(member, supervision))
+    loops = (output.run(), assignments.run(), vitals.run(), _show_life(member, supervision))
     async with asyncio.TaskGroup() as tasks:
         beside = [tasks.create_task(loop) for loop in loops]
         await member.run()

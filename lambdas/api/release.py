@@ -58,10 +58,9 @@ class Releases:
             if not request.kill_session:
                 raise owner_alive()
             self._kill(session)
-        elif session is not None and session.dead_by is DeadBy.EXIT:
-            # Nobody watched a reaped process: its last record may be under way for D, of which the takeover time is
-            # a multiple. Once the row is free, its next owner cannot know that.
-            self.clock.sleep(min(session.takeover_ms / 1000, LONGEST_WATCH))
+        elif session is None:
+            # Somebody has deleted its row: it may live on for its takeover time, which nobody can know any more.
+            self.clock.sleep(LONGEST_WATCH)
         return self._free(row)
 
     def _free(self, row: ConnectionRow) -> View:

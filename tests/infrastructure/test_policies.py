@@ -69,6 +69,7 @@ def test_nobody_can_delete_rows_or_change_tables_queues_and_streams(statements: 
         f"dynamodb:{name}" for name in ("BatchGetItem", "GetItem", "Query", "Scan", "UpdateItem")
     }
     assert {a for a in allowed if a.startswith("sqs:")} == {
+        "sqs:ChangeMessageVisibility",
         "sqs:DeleteMessage",
         "sqs:ReceiveMessage",
         "sqs:SendMessage",
