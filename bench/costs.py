@@ -20,7 +20,7 @@ from leases.conditions import Write
 from leases.rows import OWNER_SHARDS, SESSION_SHARDS, ConnectionRow, Desired, Handoff, Load, Offer
 from telemetry.metrics import METRICS
 from worker.assignments import WAIT_SECONDS
-from worker.process import POLLERS
+from worker.clients import ASSIGNMENTS
 from worker.runner import REPORT_SECONDS
 from worker.vitals import FLUSH_SECONDS
 
@@ -147,6 +147,10 @@ class Fleet:
     def audit_function(self) -> float:
         return (query(self.connections * INDEX_BYTES) + SESSION_SHARDS * query(0)) / 60
 
+    def session_key(self) -> float:
+        """Read units a second on one of the keys that hold the sessions; a key serves 3,000."""
+        return (self.judging() + self.listing()) / SESSION_SHARDS
+
     # USD a month
 
     def fargate(self) -> float:
@@ -173,7 +177,7 @@ class Fleet:
         return LOG_GB * (metered + lines + insights) / GB
 
     def calls(self) -> float:
-        polls = self.processes * POLLERS * SECONDS / WAIT_SECONDS
+        polls = self.processes * ASSIGNMENTS.threads * SECONDS / WAIT_SECONDS
         audit_seconds = 1 + self.connections / 10_000
         return QUEUE_CALL * polls + SECONDS / 60 * (LAMBDA_CALL + LAMBDA_GB_SECOND * AUDIT_GB * audit_seconds)
 
@@ -200,6 +204,7 @@ def table(fleets: list[Fleet]) -> str:
     write, read = SECONDS * WRITE_UNIT, SECONDS * READ_UNIT
     rows: list[tuple[str, Callable[[Fleet], float], str]] = [
         ("tasks", lambda one: one.tasks, "{:,.0f}"),
+        ("reads/s of a session key", Fleet.session_key, "{:,.0f}"),
         ("Fargate", Fleet.fargate, "{:,.0f}"),
         ("public IPv4, or NAT", Fleet.network, "{:,.0f}"),
         ("DynamoDB", Fleet.dynamodb, "{:,.0f}"),
