@@ -52,6 +52,10 @@ HOLD_SECONDS = 0.1
 NOT_HANDED_OVER = "not_handed_over"
 """The reason of a gap: a standby became the owner without knowing where the old one stopped."""
 
+NOT_MATCHED = "not_matched"
+"""The reason of a gap: nothing that a standby has buffered is among the last messages of the old owner, so that nobody
+can tell whether something between them is missing. What is buffered is emitted, some of it perhaps again."""
+
 CursorOf = Callable[[str | bytes], str | None]
 """Finds the resume cursor in a message, if it carries one. Called in another thread."""
 
@@ -341,7 +345,7 @@ class Outbox:
                 self._drop_emitted(handoff)
                 self._digests = handoff.digests
             elif self._pending:
-                self._tell_gap()
+                self._tell_gap(NOT_HANDED_OVER)
         self._begun = True
         self._grant = grant
         self._header = Header(connection=self._connection, epoch=grant.epoch, worker=self._desk.worker())
@@ -360,10 +364,12 @@ class Outbox:
             kept = [item for item in self._pending[:end] if isinstance(item[0], Event)]
             self._release(sum(cost(payload) for payload, _ in self._pending[:end] if not isinstance(payload, Event)))
             self._pending[:end] = kept
+        elif emitted and ends and not self._expected:
+            self._tell_gap(NOT_MATCHED)
 
-    def _tell_gap(self) -> None:
+    def _tell_gap(self, reason: str) -> None:
         until = self._pending[0][1]
-        fields = {"from": None, "to": timestamp(until), "resumed": False, "reason": NOT_HANDED_OVER}
+        fields = {"from": None, "to": timestamp(until), "resumed": False, "reason": reason}
         self._pending.insert(0, (Event(Control.GAP, fields), until))
         self._release(-EVENT_BYTES)
 

@@ -144,7 +144,7 @@ class Runner:
         """See `leases.ports.Runner`."""
         self._stop()
         if self._session is not None:
-            self._session.pause()
+            await self._session.pause()
         try:
             return await self._outbox.flush()
         except Discarded:

@@ -18,6 +18,9 @@ from worker.upstream import Intake, Upstream
 CLOSE_SECONDS = 3.0
 """How long a peer has to answer our close frame; then the socket is aborted."""
 
+DRY_SECONDS = 1.0
+"""How long a settling connection goes on reading what has arrived; a flood has no end."""
+
 VISIT_SECONDS = 60.0
 """How often a WebSocket is looked at, at least."""
 
@@ -149,8 +152,15 @@ class Session:
         """When it became clear that no message will follow, on the loop's clock."""
         return self._socket.ended_at if self._socket is not None else None
 
-    def pause(self) -> None:
-        """Read nothing for now."""
+    async def pause(self) -> None:
+        """Read what has arrived, for DRY_SECONDS at most, and then nothing for now.
+
+        Whoever takes over has listened since before, but not since before everything that waits here to be read.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + DRY_SECONDS
+        while self._socket is not None and self._socket.has_unread and loop.time() < end:  # noqa: ASYNC110 - a loop pass is a read
+            await asyncio.sleep(0)
         self._settled = True
         if self._socket is not None:
             self._socket.pause()

@@ -6,6 +6,7 @@ a message cost about half of what it costs through `websockets.connect().recv()`
 
 import asyncio
 import logging
+import select
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.parser import BytesHeaderParser
@@ -165,6 +166,15 @@ class Upstream(asyncio.BufferedProtocol):
         if self.is_open:
             self._protocol.send_ping(_PING)
             self._flush()
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the kernel has something of the peer that was not read yet."""
+        if self._transport is None or self._transport.is_closing():
+            return False
+        waiting = select.poll()
+        waiting.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(waiting.poll(0))
 
     def pause(self) -> None:
         """Read nothing until `resume` or `close`."""

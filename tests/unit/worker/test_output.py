@@ -306,6 +306,19 @@ async def test_a_standby_goes_on_behind_the_last_message_of_the_old_owner() -> N
     assert out.budget.used == 0
 
 
+async def test_a_standby_that_recognizes_nothing_emits_everything_after_a_gap() -> None:
+    sink = ScriptedSink()
+    async with pumping(output(sink)) as out:
+        box = out.outbox("c")
+        box.message("m12", 1.0)
+        box.begin(FakeGrant(epoch=8), handed("m7", "m8"))
+        await box.flush()
+        assert out.budget.used == 0
+    gap, *rest = sink.records()
+    assert (gap["type"], gap["reason"], gap["resumed"]) == ("gap", "not_matched", False)
+    assert data(rest) == ["m12"]
+
+
 async def test_a_standby_whose_socket_lags_drops_what_it_receives_late() -> None:
     sink = ScriptedSink()
     async with pumping(output(sink)) as out:
