@@ -16,11 +16,11 @@ import pytest
 from leases.dynamodb import Table
 from leases.rows import SESSION_SHARDS, ConnectionRow, SessionRow, connection_key, session_key
 from leases.timings import Timings
-from local.api import Api
+from local.api import Answer, Api
 from local.checker import Verdict
 from local.demo import Stream
 from local.processes import Processes, python_environment
-from local.system import System, deployed, system
+from local.system import Deployed, System, deployed, system
 from local.tasks import Task
 from local.witness import Report, Witness
 from tests.support.proxy import FaultProxy
@@ -28,10 +28,15 @@ from tests.support.proxy import FaultProxy
 TIMINGS = Timings()
 JUDGED_SECONDS = TIMINGS.takeover + 2 * TIMINGS.judge_poll
 """Within this a session that stands still is declared dead."""
+SLACK_SECONDS = 3.0
+"""For processes that wait for a processor, all on one small machine."""
 PATIENCE_SECONDS = 90.0
 """For what must happen, but is no promise about time."""
 POLL_SECONDS = 0.1
 CALLERS = 4
+API_HANDLER = "lambdas.api.handler.handler"
+TABLE_ENDPOINT = "AWS_ENDPOINT_URL_DYNAMODB"
+"""The variable by which the SDKs find DynamoDB elsewhere than all other services."""
 THROTTLED_SECONDS = 0.5
 
 SKEW_SECONDS = 300
@@ -136,6 +141,8 @@ class Arena:
         outputs = running.deployed.outputs
         self.table = Table(client, outputs["TableName"], outputs["OwnerIndex"])
         """The table by a way that no fault strikes."""
+        self._api = Api(running.deployed.api_url)
+        self._divert_api(running.deployed)
         self.tasks: dict[str, Task] = {}
         """By the name of their caller."""
         self._connections: dict[str, str] = {}
@@ -143,27 +150,41 @@ class Arena:
 
     # Doing
 
+    def _divert_api(self, stacks: Deployed) -> None:
+        """Have the function behind the API reach the table as the caller `api` of the proxy."""
+        client = stacks.aws.session.client("lambda", endpoint_url=stacks.aws.endpoint, config=stacks.aws.config)
+        (function,) = (one for one in client.list_functions()["Functions"] if one["Handler"] == API_HANDLER)
+        variables = {**function["Environment"]["Variables"], TABLE_ENDPOINT: self.proxy.endpoint("api")}
+        client.update_function_configuration(
+            FunctionName=function["FunctionName"], Environment={"Variables": variables}
+        )
+
     def start(self, name: str, variables: Mapping[str, str] | None = None) -> Task:
         """Start a task that reaches the table as the caller `name` of the proxy."""
         self._environment.clear()
-        self._environment.update(variables or {}, AWS_ENDPOINT_URL_DYNAMODB=self.proxy.endpoint(name))
+        self._environment.update(variables or {})
+        self._environment[TABLE_ENDPOINT] = self.proxy.endpoint(name)
         (self.tasks[name],) = self._running.start(1)
         return self.tasks[name]
 
     def open(self) -> None:
         """POST all connections, and wait until each is open and delivers."""
-        api = Api(self._running.deployed.api_url)
         paths = [f"/feed/{number:04}" for number in range(self.scale.connections)]
-        self._connections = dict(zip(paths, self._pool.map(lambda path: self._post(api, path), paths), strict=True))
+        self._connections = dict(zip(paths, self._pool.map(self._post, paths), strict=True))
         self.calm()
 
-    def _post(self, api: Api, path: str) -> str:
-        body = {"url": f"{self._witness.url}{path}", "onOpen": [{"text": "subscribe"}]}
-        while (answer := api.call("POST", "/connections", body)).status == HTTPStatus.TOO_MANY_REQUESTS:
+    def _post(self, path: str) -> str:
+        while (answer := self.post(path)).status == HTTPStatus.TOO_MANY_REQUESTS:
             time.sleep(THROTTLED_SECONDS)
         assert answer.status == HTTPStatus.ACCEPTED, answer
         connection: str = answer.body["connectionId"]
         return connection
+
+    def post(self, path: str) -> Answer:
+        """Ask for one connection."""
+        return self._api.call(
+            "POST", "/connections", {"url": f"{self._witness.url}{path}", "onOpen": [{"text": "subscribe"}]}
+        )
 
     # Seeing
 

@@ -15,6 +15,7 @@ from local.processes import Processes
 from tests.chaos.arena import (
     JUDGED_SECONDS,
     SKEW_SECONDS,
+    SLACK_SECONDS,
     TIMINGS,
     Arena,
     Failover,
@@ -33,8 +34,6 @@ REAPED_SECONDS = 0.3
 """Within this a supervisor makes the end of a process known."""
 STORE_RATE = 100.0
 """Claims a second that the emulator is good for at least, with all workers on the same small machine."""
-SLACK_SECONDS = 3.0
-"""For processes that wait for a processor on that machine."""
 
 SMALL = Scale(connections=60)
 LARGE = Scale(connections=300)

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from local.processes import Processes
 from tests.chaos.arena import (
     JUDGED_SECONDS,
     SKEW_SECONDS,
+    SLACK_SECONDS,
     TIMINGS,
     UNTOUCHED,
     Arena,
@@ -43,6 +45,8 @@ pytestmark = pytest.mark.chaos
 
 TASKS = 3
 CALM_SECONDS = 2.0
+API_SECONDS = 3.0
+"""Within this the API says that the table does not answer."""
 
 SMALL = Scale(connections=60, lost_answers=15, throttled=15, outage=30, stale=12)
 LARGE = Scale(connections=300, lost_answers=120, throttled=300, outage=60, stale=60)
@@ -134,11 +138,17 @@ def test_an_index_that_tells_of_the_past_moves_nothing(fleet: Arena, show: Show)
 
 
 def test_an_outage_of_the_table_costs_nothing(fleet: Arena, show: Show) -> None:
+    rule = Rule(Drop(FOREVER))
+    answered = []
     before = fleet.mark()
-    with fleet.proxy.fault(Rule(Drop(FOREVER))):
-        fleet.watch(fleet.scale.outage / 2)
-    with fleet.proxy.fault(Rule(UNAVAILABLE)):
-        fleet.watch(fleet.scale.outage / 2)
+    with fleet.proxy.fault(rule):
+        for fault in (Drop(FOREVER), UNAVAILABLE):
+            rule.fault = fault
+            begun = time.monotonic()
+            refused = fleet.post("/refused")
+            answered.append(round(time.monotonic() - begun, 2))
+            assert refused.status == HTTPStatus.SERVICE_UNAVAILABLE
+            fleet.watch(begun + fleet.scale.outage / 2 - time.monotonic())
         held_back = fleet.backlog(fleet.report().numbers)
     back = time.monotonic()
     fleet.catch_up()
@@ -150,10 +160,13 @@ def test_an_outage_of_the_table_costs_nothing(fleet: Arena, show: Show) -> None:
     show(
         {
             "seconds": fleet.scale.outage,
+            "apiAnsweredSeconds": answered,
             "messagesHeldBack": held_back,
             "allEmittedSecondsAfterReturn": round(emitted, 2),
         }
     )
+    assert max(answered) <= API_SECONDS + SLACK_SECONDS
+    assert "/refused" not in fleet.report().sockets
     assert held_back > 0
     assert change == UNTOUCHED
 

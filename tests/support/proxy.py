@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from random import Random
@@ -203,10 +203,6 @@ class _Message:
     body: bytes
 
     @property
-    def status(self) -> int:
-        return int(self.head.split(b" ", 2)[1])
-
-    @property
     def wire(self) -> bytes:
         return self.head + b"\r\n\r\n" + self.body
 
@@ -313,20 +309,20 @@ class FaultProxy:
 
     async def _serve(self, caller: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream = _Upstream(self._host, self._port)
-        with ExitStack() as stack:
-            stack.callback(upstream.close)
-            stack.callback(writer.close)
-            try:
-                while (request := await _read(reader)) is not None:
-                    call = _call(caller, request)
-                    answer = await self._answer(call, _asking_for_units(call, request), reader, upstream)
-                    if answer is None:
-                        _reset(writer)
-                        return
-                    writer.write(answer.wire)
-                    await writer.drain()
-            except OSError:
-                _reset(writer)
+        try:
+            while (request := await _read(reader)) is not None:
+                call = _call(caller, request)
+                answer = await self._answer(call, _asking_for_units(call, request), reader, upstream)
+                if answer is None:
+                    _reset(writer)
+                    return
+                writer.write(answer.wire)
+                await writer.drain()
+        except OSError:
+            _reset(writer)
+        finally:
+            upstream.close()
+            writer.close()
 
     async def _answer(
         self, call: Call, request: _Message, reader: asyncio.StreamReader, upstream: _Upstream
@@ -371,7 +367,7 @@ class FaultProxy:
 
 
 def _query(call: Call) -> str:
-    return json.dumps({name: value for name, value in call.body.items() if name != "Limit"}, sort_keys=True)
+    return json.dumps(call.body, sort_keys=True)
 
 
 def _add_units(used: Usage, call: Call, answer: Mapping[str, Any]) -> None:
