@@ -42,6 +42,10 @@ BATCH_GET_LIMIT = 100
 INDEX_PAGE = 1000
 """Index entries in one answer: about 150 KB, so that no answer takes long to read."""
 
+UNREADABLE = (ResponseParserError, ValueError, TypeError, LookupError, AttributeError)
+"""What botocore, or who reads what it returns, raises over an answer that is none: a proxy's page, half a body, `null`.
+It is raised far from here, in whatever touches the answer first, so that no narrower list would hold."""
+
 T = TypeVar("T")
 
 
@@ -156,12 +160,15 @@ def render(table: str, write: Write) -> dict[str, Any]:
 
 @contextmanager
 def _unknown(action: str) -> Iterator[None]:
-    """Turn whatever proves nothing into `Unknown`, with the error's code and nothing of the request in its message."""
+    """Turn whatever proves nothing into `Unknown`, with the error's code and nothing of the request in its message.
+
+    Around the call and the reading of its answer, not around the making of the request: what fails there is a mistake.
+    """
     try:
         yield
     except ClientError as error:
         raise Unknown(f"{action}: {_code(error)}") from error
-    except (BotoCoreError, ResponseParserError) as error:
+    except (BotoCoreError, *UNREADABLE) as error:
         raise Unknown(f"{action}: {type(error).__name__}") from error
 
 
@@ -189,16 +196,17 @@ class Table:
 
     def write(self, write: Write) -> Written | Refused:
         """Apply one conditional write."""
+        request = render(self.name, write)
         with _unknown(write.name):
             try:
-                answer = self.client.update_item(**render(self.name, write), ReturnValues="ALL_NEW")
+                answer = self.client.update_item(**request, ReturnValues="ALL_NEW")
             except ClientError as error:
                 if _code(error) == "ConditionalCheckFailedException":
                     return _refused(error.response)
                 raise
-        if "Attributes" not in answer:
-            raise Unknown(f"{write.name}: an answer without the row")
-        return Written(from_dynamodb(answer["Attributes"]))
+            if "Attributes" not in answer:
+                raise Unknown(f"{write.name}: an answer without the row")
+            return Written(from_dynamodb(answer["Attributes"]))
 
     def transact(self, writes: Sequence[Write]) -> Mapping[int, Refused]:
         """Apply writes of different rows, all or none. Returns which were refused, by position; empty: all are applied.
@@ -228,7 +236,7 @@ class Table:
         """Read one row, strongly consistent."""
         with _unknown("get"):
             answer = self.client.get_item(TableName=self.name, Key=to_dynamodb(key._asdict()), ConsistentRead=True)
-        return from_dynamodb(answer["Item"]) if "Item" in answer else None
+            return from_dynamodb(answer["Item"]) if "Item" in answer else None
 
     def get_many(self, keys: Iterable[Key]) -> Mapping[Key, Item]:
         """Read rows, each strongly consistent; absent ones are left out. Any number of keys, repeated ones too."""
@@ -241,11 +249,11 @@ class Table:
                     answer = self.client.batch_get_item(
                         RequestItems={self.name: {"Keys": wanted, "ConsistentRead": True}}
                     )
-                for attributes in answer.get("Responses", {}).get(self.name, ()):
-                    item = from_dynamodb(attributes)
-                    rows[Key(item["pk"], item["sk"])] = item
-                unprocessed: Mapping[str, Any] = answer.get("UnprocessedKeys", {})
-                left = unprocessed.get(self.name, {}).get("Keys", ())
+                    for attributes in answer.get("Responses", {}).get(self.name, ()):
+                        item = from_dynamodb(attributes)
+                        rows[Key(item["pk"], item["sk"])] = item
+                    unprocessed: Mapping[str, Any] = answer.get("UnprocessedKeys", {})
+                    left = unprocessed.get(self.name, {}).get("Keys", ())
                 if len(left) == len(wanted):
                     raise Unknown("get_many: UnprocessedKeys")
                 wanted = left
@@ -263,21 +271,22 @@ class Table:
                 ExpressionAttributeValues={":owner": _serialize(owner)},
                 **_from(None if start is None else connection_key(start)._asdict() | {"owner": owner}),
             )
-        return _page(answer, lambda row: connection_of(row["pk"]), lambda key: connection_of(key["pk"]))
+            return _page(answer, lambda row: connection_of(row["pk"]), lambda key: connection_of(key["pk"]))
 
     def owners(self, start: str | None = None) -> Page[tuple[str, str]]:
         """One page of every (owner, connection id) in the index. A hint, as `owned_by` is."""
+        behind = _from(_key(start, "owner", "pk", "sk"))
         with _unknown("owners"):
             answer = self.client.scan(
                 TableName=self.name,
                 IndexName=self.owner_index,
-                **_from(_key(start, "owner", "pk", "sk")),
+                **behind,
             )
-        return _page(
-            answer,
-            lambda row: (row["owner"], connection_of(row["pk"])),
-            lambda key: f"{key['owner']} {key['pk']} {key['sk']}",
-        )
+            return _page(
+                answer,
+                lambda row: (row["owner"], connection_of(row["pk"])),
+                lambda key: f"{key['owner']} {key['pk']} {key['sk']}",
+            )
 
     def sessions(self, shard: int, start: str | None = None) -> Page[Item]:
         """One page of the session rows of a shard, eventually consistent."""
@@ -288,21 +297,22 @@ class Table:
                 ExpressionAttributeValues={":pk": _serialize(session_shard(shard))},
                 **_from(None if start is None else Key(session_shard(shard), start)._asdict()),
             )
-        return _page(answer, lambda row: row, lambda key: key["sk"])
+            return _page(answer, lambda row: row, lambda key: key["sk"])
 
     def scan(self, where: Condition, start: str | None, limit: int) -> Page[Item]:
         """Those of the next `limit` rows of the table for which `where` holds."""
         expressions = _Expressions()
         filtered = expressions.condition(where)
+        behind = _from(_key(start, "pk", "sk"))
         with _unknown("scan"):
             answer = self.client.scan(
                 TableName=self.name,
                 FilterExpression=filtered,
                 Limit=limit,
                 **expressions.placeholders(),
-                **_from(_key(start, "pk", "sk")),
+                **behind,
             )
-        return _page(answer, lambda row: row, lambda key: f"{key['pk']} {key['sk']}")
+            return _page(answer, lambda row: row, lambda key: f"{key['pk']} {key['sk']}")
 
 
 def _from(key: Item | None) -> dict[str, Any]:

@@ -128,6 +128,14 @@ class Finalized:
 
 
 @dataclass(frozen=True, slots=True)
+class StruckOut:
+    """A connection is parked, since the processes that held it kept dying."""
+
+    connection: str
+    strikes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Offered:
     """A hand-over was offered."""
 
@@ -193,6 +201,7 @@ Event = (
     | LeaseLost
     | Released
     | Finalized
+    | StruckOut
     | Offered
     | OfferEnded
     | Transferred

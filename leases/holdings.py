@@ -211,6 +211,7 @@ class Holdings:
         if row.strikes >= STRIKES_LIMIT:
             if holding is not None:
                 self._dismiss(holding, "it kills workers")
+            self._observer.saw(events.StruckOut(row.connection, row.strikes))
             await self._write_last(writes.fail(row, self._host.parked(row), None), row)
             return
         holding = holding or self._hold(row)

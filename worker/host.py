@@ -7,7 +7,7 @@ from leases.ports import Clock, Runner
 from leases.rows import ConnectionRow, Desired, Item, Load
 from worker.engine import Engine
 
-STRUCK_OUT = "quarantined: the workers that ran it kept dying"
+QUARANTINED = "quarantined: the workers that ran it kept dying"
 
 _STATES = {Desired.RUNNING: State.FAILED, Desired.PAUSED: State.PAUSED, Desired.STOPPED: State.STOPPED}
 
@@ -37,6 +37,6 @@ class WorkerHost:
             since=timestamp(self._clock.wall()),
             last_message_at=known.last_message_at if known else None,
             last_close=known.last_close if known else None,
-            reason=STRUCK_OUT if row.desired is Desired.RUNNING else None,
+            reason=QUARANTINED if row.desired is Desired.RUNNING else None,
         )
         return status.to_item()

@@ -50,6 +50,11 @@ class Watching:
                 count(metrics.CLAIMS)
                 if dead_by is not None and outage is not None:
                     self._meter.sample(metrics.OUTAGE, outage, metrics.Cause(dead_by.value))
+            case events.StruckOut(connection, strikes):
+                count(metrics.STRUCK_OUT)
+                self._warn(
+                    f"Parked after {strikes} deaths of its workers; a change of it tries again", connection=connection
+                )
             case events.ClaimConflict():
                 count(metrics.CLAIM_CONFLICTS)
             case events.ClaimUnsettled(connection):
