@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from local.aws import Aws
+from worker.settings import PREFIXES
 
 Template = Mapping[str, Any]
 Resource = Mapping[str, Any]
@@ -20,9 +21,6 @@ LEFT_OUT: Mapping[str, str] = {
     "AWS::Logs::QueryDefinition": "refused; nobody reads the logs there",
 }
 """Kinds of resources that are left out, and why."""
-
-WORKER_SETTINGS = ("LEASE_", "OUTPUT_", "WORKER_")
-"""What the names of a worker's own settings begin with."""
 
 
 class DanglingReferenceError(ValueError):
@@ -69,7 +67,7 @@ def set_environment(template: Template, settings: Mapping[str, str]) -> tuple[di
         found |= present
         for container in properties.get("ContainerDefinitions", ()):
             values = {entry["Name"]: entry["Value"] for entry in container.get("Environment", ())}
-            present = {name for name in settings if name in values or name.startswith(WORKER_SETTINGS)}
+            present = {name for name in settings if name in values or name.startswith(PREFIXES)}
             values.update({name: settings[name] for name in present})
             container["Environment"] = [{"Name": name, "Value": value} for name, value in values.items()]
             found |= present

@@ -36,9 +36,12 @@ TIMING_VARIABLES = {
     "rate_ratio": "LEASE_RATE_RATIO",
 }
 
+PREFIXES = ("LEASE_", "OUTPUT_", "WORKER_")
+"""What the names of a worker's own variables begin with: one of them that it does not know is a misspelt one."""
+
 
 class SettingsError(ValueError):
-    """A variable is missing, malformed, or breaks a rule. The message names both."""
+    """A variable is missing, unknown, malformed, or breaks a rule. The message names both."""
 
 
 class SinkKind(StrEnum):
@@ -104,6 +107,7 @@ class Settings:
             timings=_timings(read),
             metadata_uri=environment.get("ECS_CONTAINER_METADATA_URI_V4"),
         )
+        read.refuse_unknown()
         settings._check(files)
         return settings
 
@@ -149,21 +153,32 @@ class _Reader:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
+        self._known = set(SINK_TARGETS.values())
+
+    def _value(self, name: str) -> str:
+        self._known.add(name)
+        return self._environment.get(name, "")
+
+    def refuse_unknown(self) -> None:
+        """Call this when everything has been read."""
+        own = {name for name in self._environment if name.startswith(PREFIXES)}
+        if unknown := own - self._known:
+            raise SettingsError(f"{', '.join(sorted(unknown))}: there is no such setting")
 
     def text(self, name: str) -> str:
-        value = self._environment.get(name, "")
+        value = self._value(name)
         if not value:
             raise SettingsError(f"{name} must be set")
         return value
 
     def whole(self, name: str, default: int) -> int:
-        value = self._environment.get(name) or str(default)
+        value = self._value(name) or str(default)
         if not (value.isascii() and value.isdigit() and int(value) > 0):
             raise SettingsError(f"{name} must be a whole number above 0, but is {value!r}")
         return int(value)
 
     def number(self, name: str, default: float) -> float:
-        value = self._environment.get(name) or str(default)
+        value = self._value(name) or str(default)
         try:
             number = float(value)
         except ValueError:
@@ -173,7 +188,7 @@ class _Reader:
         return number
 
     def choice(self, name: str, default: SinkKind) -> SinkKind:
-        value = self._environment.get(name) or default.value
+        value = self._value(name) or default.value
         try:
             return SinkKind(value)
         except ValueError:

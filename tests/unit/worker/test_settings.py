@@ -52,6 +52,8 @@ def test_a_missing_name_is_refused(name: str) -> None:
         ({"WORKER_DRAIN_SECONDS": "nan"}, "WORKER_DRAIN_SECONDS must be a number above 0"),
         ({"WORKER_BUFFER_BYTES": "1000"}, "WORKER_BUFFER_BYTES must be at least"),
         ({"WORKER_CONNECTION_BUFFER_BYTES": "1000"}, "WORKER_CONNECTION_BUFFER_BYTES must be at least"),
+        ({"WORKER_COLOUR": "1"}, "WORKER_COLOUR: there is no such setting"),
+        ({"LEASE_TAKEOVER": "7", "OUTPUT_SINKS": "null"}, "LEASE_TAKEOVER, OUTPUT_SINKS: there is no such setting"),
         ({"OUTPUT_SINK": "kafka"}, "OUTPUT_SINK must be one of kinesis, sqs_fifo, json_lines, null"),
         ({"OUTPUT_SINK": "json_lines"}, "OUTPUT_FILE must be set"),
         ({"OUTPUT_SINK": "sqs_fifo"}, "OUTPUT_QUEUE_URL must be set"),
@@ -68,6 +70,10 @@ def test_a_missing_name_is_refused(name: str) -> None:
 def test_what_breaks_a_rule_is_refused(variables: dict[str, str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         Settings.from_environment(NEEDED | variables, cpus=1, files=65536)
+
+
+def test_variables_of_others_and_targets_of_other_sinks_are_left_alone() -> None:
+    assert settings(PATH="/bin", AWS_REGION="eu-central-1", OUTPUT_FILE="/dev/null") == settings()
 
 
 def test_a_longer_drain_than_fits_before_the_kill_is_cut_short() -> None:
