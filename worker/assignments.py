@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from leases.conditions import Unknown
+from leases.dynamodb import UNREADABLE
 from leases.holdings import Considered
 from leases.member import Member
 from telemetry.logs import Field
@@ -104,7 +105,7 @@ class QueuedHints:
             refused = await asyncio.gather(
                 *(loop.run_in_executor(self._executor, self._queue.send, batch) for batch in batches)
             )
-        except (BotoCoreError, ClientError) as error:
+        except (BotoCoreError, ClientError, *UNREADABLE) as error:
             raise Unknown(f"send hints: {type(error).__name__}") from error
         if any(refused):
             raise Unknown(f"send hints: {sum(refused)} refused")
@@ -140,7 +141,7 @@ class Assignments:
     async def _receive(self, most: int) -> Sequence[tuple[str, str]]:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pollers, self._queue.receive, most)
-        except (BotoCoreError, ClientError) as error:
+        except (BotoCoreError, ClientError, *UNREADABLE) as error:
             log.warning(
                 "The assignment queue does not answer; trying again", extra={Field.REASON: type(error).__name__}
             )
@@ -166,7 +167,7 @@ class Assignments:
             for call, handles in ((self._queue.delete, done), (self._queue.give_back, later)):
                 if handles:
                     await asyncio.get_running_loop().run_in_executor(self._executor, call, handles)
-        except (BotoCoreError, ClientError) as error:
+        except (BotoCoreError, ClientError, *UNREADABLE) as error:
             # They become visible again by themselves, and do nothing then.
             log.warning("Hints could not be put away", extra={Field.REASON: type(error).__name__})
 
@@ -175,7 +176,7 @@ def _connection(body: str) -> str | None:
     """The connection that a message names; None for one that nobody can read, which ends in the dead-letter queue."""
     try:
         document = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     name = document.get("connectionId") if isinstance(document, dict) else None
     return name if isinstance(name, str) else None

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import orjson
 from botocore.exceptions import BotoCoreError, ClientError
 
+from leases.dynamodb import UNREADABLE
+
 if TYPE_CHECKING:
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
@@ -67,8 +69,10 @@ def secrets_manager(client: "SecretsManagerClient", prefix: str) -> Callable[[st
         try:
             answer = client.get_secret_value(SecretId=name)
         except ClientError as error:
-            raise SecretUnavailable(f"secret {name!r}: {error.response['Error']['Code']}") from None
-        except BotoCoreError as error:
+            raise SecretUnavailable(
+                f"secret {name!r}: {error.response.get('Error', {}).get('Code', 'no code')}"
+            ) from None
+        except (BotoCoreError, *UNREADABLE) as error:
             raise SecretUnavailable(f"secret {name!r}: {type(error).__name__}") from None
         if "SecretString" not in answer:
             raise SecretUnavailable(f"secret {name!r} is binary")

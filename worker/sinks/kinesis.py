@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
-from botocore.parsers import ResponseParserError
 
+from leases.dynamodb import UNREADABLE
 from worker.records import STREAM_LIMITS, Entry
 from worker.sinks import TAKEN, Outcome, SinkUnavailable, Verdict, refuse_call
 from worker.transport import permission
@@ -38,14 +38,14 @@ class KinesisSink:
         try:
             with permission(may_send):
                 answer = self._client.put_records(StreamName=self._stream, Records=records)
+            verdicts = [_verdict(result) for result in answer.get("Records", ())[: len(entries)]]
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "no code")
             if code in REFUSALS:
                 return refuse_call(entries, code)
             raise SinkUnavailable(code) from error
-        except (BotoCoreError, ResponseParserError) as error:
+        except (BotoCoreError, *UNREADABLE) as error:
             raise SinkUnavailable(type(error).__name__) from error
-        verdicts = [_verdict(result) for result in answer.get("Records", ())[: len(entries)]]
         return verdicts + [Verdict(Outcome.AGAIN, "no result")] * (len(entries) - len(verdicts))
 
 

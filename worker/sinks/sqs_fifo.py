@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
-from botocore.parsers import ResponseParserError
 
+from leases.dynamodb import UNREADABLE
 from worker.records import Entry, Limits
 from worker.sinks import TAKEN, Outcome, SinkUnavailable, Verdict, refuse_call
 from worker.transport import permission
@@ -44,23 +44,23 @@ class SqsFifoSink:
     def put(self, entries: Sequence[Entry], may_send: Callable[[], bool]) -> Sequence[Verdict]:
         """See `worker.sinks.Sink`."""
         messages: Any = [_message(position, entry) for position, entry in enumerate(entries)]
+        verdicts = dict.fromkeys(range(len(entries)), Verdict(Outcome.AGAIN, "no result"))
         try:
             with permission(may_send):
                 answer = self._client.send_message_batch(QueueUrl=self._queue_url, Entries=messages)
+            for sent in answer.get("Successful", ()):
+                verdicts[int(sent["Id"])] = TAKEN
+            for failed in answer.get("Failed", ()):
+                outcome = Outcome.REFUSED if failed.get("SenderFault") else Outcome.AGAIN
+                verdicts[int(failed["Id"])] = Verdict(outcome, failed.get("Code", "no code"))
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "no code")
             if code in CALL_REFUSALS:
                 return refuse_call(entries, code)
             raise SinkUnavailable(code) from error
-        except (BotoCoreError, ResponseParserError) as error:
+        except (BotoCoreError, *UNREADABLE) as error:
             raise SinkUnavailable(type(error).__name__) from error
-        verdicts = dict.fromkeys(range(len(entries)), Verdict(Outcome.AGAIN, "no result"))
-        for sent in answer.get("Successful", ()):
-            verdicts[int(sent["Id"])] = TAKEN
-        for failed in answer.get("Failed", ()):
-            outcome = Outcome.REFUSED if failed.get("SenderFault") else Outcome.AGAIN
-            verdicts[int(failed["Id"])] = Verdict(outcome, failed.get("Code", "no code"))
-        return list(verdicts.values())
+        return [verdicts[position] for position in range(len(entries))]
 
 
 def _message(position: int, entry: Entry) -> dict[str, str]:

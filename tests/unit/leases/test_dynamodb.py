@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import boto3
@@ -414,6 +414,43 @@ def test_an_error_that_proves_nothing_is_unknown_and_named(status: int, body: An
         table.client.meta.events.register("before-send.dynamodb.UpdateItem", lambda **_: json_answer(body, status))
         with pytest.raises(Unknown, match=code):
             table.write(put(KEY, epoch=1))
+
+
+NO_ANSWERS = (
+    b"\xff\xfe",
+    b"null",
+    b"[]",
+    b'"text"',
+    b"5",
+    b"<html>",
+    b"{",
+    b"",
+    b'{"Attributes": 5, "Item": 5, "Items": 5, "Responses": 5}',
+    b'{"Attributes": {"a": {"Q": 1}}, "Item": {"a": {"Q": 1}}, "Items": [{"a": {"Q": 1}}], "Responses": {"fleet": [{}]}}',
+    b'{"Items": [null]}',
+)
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+@pytest.mark.parametrize("body", NO_ANSWERS)
+def test_an_answer_that_cannot_be_read_proves_nothing_and_breaks_nothing(body: bytes, status: int) -> None:
+    with mock_aws():
+        table = new_table(None)
+        table.client.meta.events.register("before-send.dynamodb", lambda **_: json_answer(body, status))
+        with pytest.raises(Unknown):
+            table.write(put(KEY, epoch=1))
+        for listing in (lambda: table.owned_by("me"), table.owners, lambda: table.sessions(0)):
+            with pytest.raises(Unknown):
+                listing()
+        # What is well-formed and holds nothing cannot be told from the answer that there is no such row.
+        for reading in (lambda: table.get(KEY), lambda: table.get_many([KEY])):
+            with suppress(Unknown):
+                assert not reading()
+
+
+def test_a_value_that_no_row_may_have_is_a_mistake_and_not_an_unknown_outcome() -> None:
+    with mock_aws(), pytest.raises(TypeError):
+        new_table(None).write(put(KEY, epoch=1.5))
 
 
 @pytest.mark.parametrize("reason", ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"])
