@@ -121,6 +121,8 @@ class Member:
         """Be a member until stopped and drained."""
         while not self._stopping.is_set():
             session = await self._open()
+            if session is None:
+                return
             try:
                 async with asyncio.TaskGroup() as tasks:
                     await self._serve(session, tasks)
@@ -128,8 +130,13 @@ class Member:
                 self.holdings = None
                 await self._bury(session)
 
-    async def _open(self) -> Session:
-        while True:
+    async def _open(self) -> Session | None:
+        """Open a session, however long the store takes to answer. None: this process is to stop, and holds nothing.
+
+        A row that was written after all, by an attempt of unknown outcome, is ended by whoever reaps the process, or by
+        a judge.
+        """
+        while not self._stopping.is_set():
             row = SessionRow(
                 session=await self._new_session(),
                 state=SessionState.LIVE,
@@ -159,6 +166,7 @@ class Member:
             except Unknown as unknown:
                 self._observer.saw(events.StoreFailed("open", str(unknown)))
                 await asyncio.sleep(self._rng.uniform(0, self._timings.heartbeat))
+        return None
 
     def _load(self) -> Load:
         return replace(self._host.load(), held=self.held)
@@ -222,6 +230,9 @@ class Member:
         await mover.drain(self._drain_seconds)
         for loop in running:
             loop.cancel()
+        # What is left could not be flushed or let go in time. Once the row says DEAD, anyone may claim it.
+        session.end()
+        holdings.abort_all()
         raise _Drained
 
     async def _live(self, session: Session, holdings: Holdings) -> None:
