@@ -5,6 +5,10 @@ from typing import Any
 
 import orjson
 
+MAX_CURSOR_LENGTH = 256
+"""Bytes. A cursor is kept in a row that stays below 1 KiB, and which DynamoDB would refuse above 400 KB: not only the
+checkpoint, but every write that lets the connection go. What a server sends there that is longer is no cursor."""
+
 
 def value_at(message: str | bytes, pointer: str) -> Any:
     """The JSON value at a pointer. Raises `LookupError` if the message is not JSON or has nothing there."""
@@ -24,7 +28,7 @@ def value_at(message: str | bytes, pointer: str) -> Any:
 
 
 def cursor_of(pointer: str) -> Callable[[str | bytes], str | None]:
-    """A function that finds the cursor in a message: a string or a number at the pointer."""
+    """A function that finds the cursor in a message: a string or a number at the pointer, MAX_CURSOR_LENGTH at most."""
 
     def find(message: str | bytes) -> str | None:
         try:
@@ -32,7 +36,7 @@ def cursor_of(pointer: str) -> Callable[[str | bytes], str | None]:
         except LookupError:
             return None
         if isinstance(value, str):
-            return value
+            return value if len(value.encode()) <= MAX_CURSOR_LENGTH else None
         return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     return find

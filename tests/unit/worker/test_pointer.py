@@ -43,6 +43,14 @@ def test_a_cursor_is_a_text_or_a_number(pointer: str, cursor: str | None) -> Non
     assert cursor_of(pointer)(MESSAGE) == cursor
 
 
+@pytest.mark.parametrize("character", ["7", "é", "例"])
+def test_what_is_too_long_for_a_row_is_no_cursor(character: str) -> None:
+    longest = character * (256 // len(character.encode()))
+    assert cursor_of("/a")(f'{{"a": "{longest}"}}') == longest
+    assert cursor_of("/a")(f'{{"a": "{longest + character}"}}') is None
+    assert cursor_of("/a")(f'{{"a": "{character * 5000}"}}') is None
+
+
 @pytest.mark.parametrize(
     ("cursor", "by", "result"),
     [("100", 7, "93"), ("5", 7, "0"), ("abc", 7, "abc"), ("100", 0, "100"), ("1.5", 1, "1.5")],
