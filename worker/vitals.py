@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from telemetry import metrics
+from telemetry.logs import Field
+from worker.logs import logger
 from worker.metering import Meter
 from worker.output import Output
 from worker.upstream import Intake
@@ -13,6 +15,8 @@ from worker.upstream import Intake
 PROBE_SECONDS = 0.5
 FLUSH_SECONDS = 60.0
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+
+log = logger()
 
 
 class Vitals:
@@ -53,8 +57,7 @@ class Vitals:
         """Write the metrics of the process."""
         meter, counts = self._meter, self._output.counts()
         meter.sample(metrics.LOAD, 100 * self._load())
-        meter.sample(metrics.RESIDENT_MEMORY, _resident_bytes())
-        meter.sample(metrics.OPEN_FILES, sum(1 for _ in Path("/proc/self/fd").iterdir()))
+        self._sample_process()
         meter.sample(metrics.BUFFERED_BYTES, self._output.budget.used)
         meter.count(metrics.MESSAGES_IN, self._intake.messages - self._messages)
         meter.count(metrics.BYTES_IN, self._intake.bytes - self._bytes)
@@ -67,6 +70,18 @@ class Vitals:
         for lag in counts.lags:
             meter.sample(metrics.SINK_LAG, 1000 * lag)
         meter.flush()
+
+    def _sample_process(self) -> None:
+        """Look at the process itself. That takes a descriptor, which there may not be one of: what would end the
+        process for that would end all its connections."""
+        try:
+            open_files = sum(1 for _ in Path("/proc/self/fd").iterdir())
+            resident_bytes = _resident_bytes()
+        except OSError as error:
+            log.warning("The process cannot look at itself", extra={Field.REASON: error.strerror})
+            return
+        self._meter.sample(metrics.OPEN_FILES, open_files)
+        self._meter.sample(metrics.RESIDENT_MEMORY, resident_bytes)
 
 
 def _resident_bytes() -> int:
