@@ -32,6 +32,9 @@ local: $(STAMP) ## Everything up until Ctrl-C. ARGS="--workers N --capacity N --
 	@$(BIN)/python -m local up --with-parent $(ARGS)
 
 test: $(STAMP) ## All tests that need no account.
+	@test -x /usr/sbin/mosquitto || command -v mosquitto >/dev/null || \
+		{ test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y mosquitto; } >&2 || \
+		echo "The package 'mosquitto' is missing: the tests against this broker will be skipped" >&2
 	@$(WITH_NODE) $(BIN)/python -m pytest -m "not soak" tests
 
 check: $(STAMP) ## Format, lint, types, synthesis with validation and nag, templates.
