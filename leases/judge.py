@@ -46,7 +46,7 @@ class Judge:
         self._own_acknowledged = max(self._own_acknowledged, acknowledged_at)
 
     def read(self, row: SessionRow, received_at: float) -> None:
-        """The judge's own heartbeat was acknowledged: the table is in reach, so a silence is the other's."""
+        """A reading of a session's row arrived. A lower number than seen before is a stale read: it proves nothing."""
         if not row.alive:
             self._seen.pop(row.session, None)
             return
