@@ -552,6 +552,8 @@ class Outbox:
         self._front, self._pending = [], []
         self._front_bytes = 0
         self._release(self._bytes)
+        # What its socket still tells while it closes is never taken, and must not count against the others for ever.
+        self._budget = Budget(self._bound, 0, 0)
         self._expected = ()
         self._desk.discarded(dropped)
         if self._flushed is not None and not self._flushed.done():

@@ -148,3 +148,4 @@ async def test_a_lost_lease_emits_nothing_more_and_leaves_nothing(bench: Bench) 
         await until(lambda: not upstream.peers[0].open)
         assert bench.data(runner) == []
     await until(lambda: len(asyncio.all_tasks()) <= tasks)
+    assert bench.output.budget.used == 0
