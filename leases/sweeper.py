@@ -93,12 +93,14 @@ class Sweeper:
         rows = [row for row in rows if row.owner == owner]
         wanted = [row for row in rows if row.desired is Desired.RUNNING]
         unwanted = [row for row in rows if row.desired is not Desired.RUNNING]
-        overdue = [row for row in wanted if self._hinted_since(row, SWEEP_SECONDS)]
-        fresh = [row for row in wanted if row not in overdue]
+        overdue: list[ConnectionRow] = []
+        fresh: list[ConnectionRow] = []
+        for row in wanted:
+            (overdue if self._hinted_since(row, SWEEP_SECONDS) else fresh).append(row)
         # Whoever received the hint may have frozen with it: what has no owner by now is taken, share or not.
         mine = share(self._view.current, self._holdings.session.id, len(self._holdings), len(fresh))
-        taken = (overdue + fresh[:mine])[: self._holdings.room]
-        left = [row for row in wanted if row not in taken]
+        claimable, room = overdue + fresh[:mine], self._holdings.room
+        taken, left = claimable[:room], claimable[room:] + fresh[mine:]
         await asyncio.gather(self._consider(taken + unwanted), self._offer(left))
 
     def _hinted_since(self, row: ConnectionRow, seconds: float) -> bool:
