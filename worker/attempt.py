@@ -30,6 +30,8 @@ class Attempt:
     openings: tuple[Opening, ...]
     app_ping: str | bytes | None
     policy: UrlPolicy
+    secrets: tuple[str, ...]
+    """The values that were filled in, and what an adapter adds: an upstream that repeats them is not quoted."""
 
     def at(self, url: str) -> Self:
         """The same at another URL, which the URL policy must allow. Raises `AttemptFailed`."""
@@ -67,6 +69,7 @@ def render(spec: ConnectionSpec, policy: UrlPolicy, secrets: Mapping[str, str], 
         ),
         app_ping=None if spec.app_ping is None else _message(spec.app_ping.payload, values),
         policy=policy,
+        secrets=tuple(secrets.values()),
     )
 
 

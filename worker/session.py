@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from connections.spec import ConnectionSpec, WaitFor
@@ -12,6 +13,7 @@ from worker.dial import Dialer
 from worker.keepalive import Pulse, Sweeper, Verdict
 from worker.logs import logger
 from worker.pointer import value_at
+from worker.redaction import Redactor
 from worker.retry import AttemptFailed, Failure, Kind
 from worker.upstream import Intake, Upstream
 
@@ -69,6 +71,7 @@ class Session:
         "_owner",
         "_pulse",
         "_reached",
+        "_redactor",
         "_settled",
         "_socket",
         "_timer",
@@ -108,6 +111,7 @@ class Session:
             timeout=spec.ws_ping.timeout_seconds if spec.ws_ping else float("inf"),
             stale_after=spec.stale_after_seconds,
         )
+        self._redactor = Redactor(attempt)
         self._settled = False
         self._socket: Upstream | None = None
 
@@ -202,7 +206,7 @@ class Session:
 
     def ended(self, failure: Failure) -> None:
         """See `Listener`."""
-        self.ended_with = failure
+        self.ended_with = failure = replace(failure, detail=self._redactor.redact(failure.detail))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -279,7 +279,7 @@ class Upstream(asyncio.BufferedProtocol):
         self._head = None
         offered = self._protocol.available_subprotocols
         if offered and self._protocol.subprotocol is None:
-            self.abort(Failure(kind=Kind.SUBPROTOCOL, detail=f"the server chose none of {', '.join(offered)}"))
+            self.abort(Failure(kind=Kind.SUBPROTOCOL, detail="the server chose none of those offered"))
             return []
         self._listener.opened()
         # The first event is the handshake's answer.
