@@ -1,4 +1,7 @@
-"""Who is given a connection: the least loaded session that takes work, counting what was promised to it already."""
+"""Who is given a connection: the least loaded session that takes work, counting what was promised to it already.
+
+Sessions of other tasks come first.
+"""
 
 from collections import Counter
 from collections.abc import Collection
@@ -6,6 +9,7 @@ from fractions import Fraction
 from math import ceil
 
 from leases.fleet import Fleet
+from leases.rows import SessionRow
 
 
 def share(fleet: Fleet, session: str, held: int, orphans: int) -> int:
@@ -41,8 +45,13 @@ class Targets:
         ]
         if not roomy:
             return None
-        target = min(
-            roomy, key=lambda row: (Fraction(row.held + self._promised[row.session], row.capacity), row.session)
-        )
+        own = fleet.by_id.get(self._session)
+
+        def preference(row: SessionRow) -> tuple[bool, Fraction, str]:
+            # What stops this process usually stops its whole task, whose others may not yet say so.
+            beside = own is not None and row.task_arn == own.task_arn
+            return beside, Fraction(row.held + self._promised[row.session], row.capacity), row.session
+
+        target = min(roomy, key=preference)
         self._promised[target.session] += 1
         return target.session
