@@ -26,12 +26,12 @@ class Continuity:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._offset = clock.wall() - clock.now()
+        self.restart()
 
     def broken(self) -> bool:
-        """Whether a clock has jumped since the last call. Cheap enough to be asked before every side effect."""
-        offset = self._clock.wall() - self._clock.now()
-        jumped = abs(offset - self._offset) > JUMP
-        if jumped:
-            self._offset = offset
-        return jumped
+        """Whether a clock has jumped since `restart`. Cheap enough to be asked before every side effect."""
+        return abs(self._clock.wall() - self._clock.now() - self._offset) > JUMP
+
+    def restart(self) -> None:
+        """A jump has been taken account of. No earlier: several threads ask, and none of them may get past it."""
+        self._offset = self._clock.wall() - self._clock.now()

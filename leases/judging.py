@@ -74,6 +74,7 @@ class Judging:
             due = self._clock.now() + self._poll
             await asyncio.sleep(self._poll)
             if self._clock.now() > due + self._poll or self._continuity.broken():
+                self._continuity.restart()
                 self._judge.interrupted()
                 self._everybody.interrupted()
             self._know_own_heartbeat()

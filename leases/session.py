@@ -136,6 +136,7 @@ class Session:
 
     def _distrust(self) -> None:
         self._distrusted_at = self._clock.now()
+        self._continuity.restart()
 
     def _acknowledge(self, sent_at: float) -> None:
         now = self._clock.now()
