@@ -115,6 +115,9 @@ class Member:
         rows = await holdings.rows(connections)
         done = {name: Considered.DONE for name in connections if name not in rows}
         outcomes = await asyncio.gather(*(holdings.consider(row) for row in rows.values()))
+        if holdings.session.over:
+            # A claim was answered only now. Whoever sweeps the session finds the row.
+            holdings.abort_all()
         return done | dict(zip(rows, outcomes, strict=True))
 
     async def run(self) -> None:

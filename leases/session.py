@@ -104,6 +104,11 @@ class Session:
             left = self._deadline - self._clock.now()
 
     @property
+    def over(self) -> bool:
+        """Whether this session has ended, as far as this process knows."""
+        return self._lost
+
+    @property
     def on_hold(self) -> bool:
         """Whether the deadline has passed without this session being lost, as far as anybody knows."""
         return not self._lost and not self.may_emit()

@@ -15,6 +15,7 @@ from leases.member import Identity, Member
 from leases.ports import Grant, Page, Remains
 from leases.rows import (
     ConnectionRow,
+    DeadBy,
     Handoff,
     Item,
     Key,
@@ -25,7 +26,9 @@ from leases.rows import (
     session_shard,
 )
 from leases.timings import Timings
+from leases.writes import declare_dead
 from tests.simulation.table import apply, evaluate
+from tests.unit.worker.outputs import until
 
 TIMINGS = Timings(heartbeat=0.2, self_fence=2, drain=0.2, takeover=2.5, call_timeout=0.2)
 
@@ -38,6 +41,8 @@ class MemoryTable:
         self.unanswered: set[str] = set()
         self.applied: Callable[[str], object] = lambda _: None
         self.out = False
+        self.held_up: dict[str, asyncio.Event] = {}
+        """Writes whose answers wait for an event."""
 
     async def write(self, write: Write) -> Written | Refused:
         await asyncio.sleep(0)
@@ -50,7 +55,22 @@ class MemoryTable:
         self.applied(write.name)
         if write.name in self.unanswered:
             raise Unknown("the answer is lost")
-        return Written(self.rows[write.key])
+        answer = Written(self.rows[write.key])
+        if write.name in self.held_up:
+            await self.held_up[write.name].wait()
+        return answer
+
+    def free(self, connection: str) -> None:
+        """A connection that wants an owner."""
+        key = connection_key(connection)
+        self.rows[key] = {
+            "pk": key.pk,
+            "sk": key.sk,
+            "owner": free_owner(connection),
+            "epoch": 1,
+            "desired": "RUNNING",
+            "generation": 1,
+        }
 
     async def get(self, key: Key) -> Item | None:
         return self.rows.get(key)
@@ -141,15 +161,7 @@ async def test_what_could_not_be_let_go_emits_nothing_once_the_session_says_that
 ) -> None:
     monkeypatch.setattr(moving, "LAST_RELEASE_SECONDS", 0.1)
     table, host = MemoryTable(), Host()
-    key = connection_key("c")
-    table.rows[key] = {
-        "pk": key.pk,
-        "sk": key.sk,
-        "owner": free_owner("c"),
-        "epoch": 1,
-        "desired": "RUNNING",
-        "generation": 1,
-    }
+    table.free("c")
     one = member(table, host)
     running = asyncio.create_task(one.run())
     async with asyncio.timeout(20):
@@ -181,3 +193,26 @@ async def test_a_member_that_cannot_open_a_session_stops_when_it_is_told_to() ->
     async with asyncio.timeout(20):
         await running
     assert not table.rows
+
+
+async def test_a_claim_that_is_answered_after_its_session_was_lost_leaves_no_runner_behind() -> None:
+    """Hints are taken beside the session, so that its end does not end what came of them."""
+    table, host = MemoryTable(), Host()
+    table.free("c")
+    table.held_up["claim"] = asyncio.Event()
+    one = member(table, host)
+    running = asyncio.create_task(one.run())
+    await one.joined.wait()
+    first = one.holdings
+    considering = asyncio.create_task(one.consider(["c"]))
+    key = connection_key("c")
+    await until(lambda: table.rows[key]["epoch"] == 2)
+    await table.write(declare_dead(str(table.rows[key]["owner"]), DeadBy.JUDGE, None, 1))
+    await until(lambda: one.holdings is not None and one.holdings is not first)
+    table.held_up["claim"].set()
+    await considering
+    assert first is not None
+    assert len(first) == 0
+    assert all(runner.aborted for runner in host.runners)
+    one.stop()
+    await running
