@@ -163,10 +163,12 @@ class Session:
         sent_at = self._clock.now()
         while True:
             try:
-                result = await self._store.write(write)
+                # The SDK's time-outs know neither a name server that hangs nor an answer that drips.
+                async with asyncio.timeout(self._timings.call_timeout):
+                    result = await self._store.write(write)
                 break
-            except Unknown as unknown:
-                self._observer.saw(HeartbeatUnknown(str(unknown)))
+            except (Unknown, TimeoutError) as unknown:
+                self._observer.saw(HeartbeatUnknown(str(unknown) or "no answer in time"))
                 self._note_hold()
                 await self._sleep(RETRY_SECONDS * self._rng.uniform(0.5, 1))
         image = result.image

@@ -1,15 +1,18 @@
 """The permission to emit, which several threads ask for."""
 
+import asyncio
 from random import Random
 from typing import Any
 
 import pytest
 
+from leases.clock import SystemClock
 from leases.conditions import Write, Written
 from leases.rows import Load, SessionRow, SessionState
 from leases.session import Session
 from leases.timings import Timings
 from tests.simulation.table import apply
+from tests.unit.worker.outputs import until
 
 
 class Clock:
@@ -30,7 +33,23 @@ class Table:
         return Written(apply(write, None))
 
 
-async def opened(clock: Clock) -> Session:
+class Hanging:
+    """Opens the session, then answers no attempt but every second one."""
+
+    def __init__(self) -> None:
+        self.seqs: list[int] = []
+        self.rows: list[dict[str, Any]] = []
+
+    async def write(self, write: Write) -> Written:
+        if write.name == "heartbeat":
+            self.seqs.append(write.set["seq"])
+            if len(self.seqs) % 2:
+                await asyncio.Event().wait()
+        self.rows.append(apply(write, self.rows[-1] if self.rows else None))
+        return Written(self.rows[-1])
+
+
+async def opened(clock: Any, table: Any = None, timings: Timings | None = None) -> Session:
     row = SessionRow(
         session="s",
         state=SessionState.LIVE,
@@ -45,8 +64,15 @@ async def opened(clock: Clock) -> Session:
         opened_at=0,
     )
     nobody: Any = type("Nobody", (), {"saw": lambda *_: None})()
-    table: Any = Table()
-    session = Session(row, store=table, clock=clock, timings=Timings(), rng=Random(1), load=Load, observer=nobody)
+    session = Session(
+        row,
+        store=table or Table(),
+        clock=clock,
+        timings=timings or Timings(),
+        rng=Random(1),
+        load=Load,
+        observer=nobody,
+    )
     assert await session.open()
     return session
 
@@ -82,3 +108,14 @@ async def test_the_deadline_counts_from_when_the_heartbeat_was_sent() -> None:
     clock.monotonic += 0.1
     clock.unix += 0.1
     assert not session.may_emit()
+
+
+async def test_an_attempt_that_hangs_does_not_keep_the_next_one_from_being_made() -> None:
+    """A name server that does not answer, or an answer that drips in, holds up a call beyond every time-out of it."""
+    table = Hanging()
+    timings = Timings(heartbeat=0.2, self_fence=2, drain=0.2, takeover=2.5, call_timeout=0.2)
+    session = await opened(SystemClock(), table, timings)
+    running = asyncio.create_task(session.run())
+    await until(lambda: len(table.seqs) >= 4)
+    assert table.seqs[:4] == [1, 1, 2, 2]
+    running.cancel()
