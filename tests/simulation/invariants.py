@@ -195,6 +195,8 @@ class Monitor:
             if subject.alive:
                 self.violate("1", None, f"{process.name} says that {session} of {subject.name} has exited, but it runs")
         elif after["dead_by"] == DeadBy.JUDGE:
+            if now - life.beaten_at < 0.9 * self.timings.takeover:
+                self.violate("4", None, f"{process.name} declares {session} dead {now - life.beaten_at:.2f} s after a heartbeat")
             if not subject.alive or subject.undisturbed_for() < 2 * self.timings.takeover:
                 return
             if self.excused(subject) and life.tried >= 3 and now - life.beaten_at > self.timings.takeover * 0.8:
@@ -203,10 +205,8 @@ class Monitor:
             self.violate(
                 "4", None, f"{process.name} declares {session} dead, though {subject.name} is well; heartbeat {now - life.beaten_at:.2f} s ago"
             )
-        elif process is subject and process.name not in self.stopping:
-            outage = self.outage_since is not None or now - self.outage_over < self.timings.give_up
-            if process.undisturbed_for() > 2 * self.timings.give_up and not outage and not self.excused(process):
-                self.violate("4", None, f"{process.name} gives {session} up, though it is well")
+        elif process.name not in self.stopping and now - life.beaten_at < 0.85 * self.timings.give_up:
+            self.violate("4", None, f"{process.name} gives {session} up {now - life.beaten_at:.2f} s after a heartbeat")
 
     def _moved(self, process: Process, write: Write, before: Item, after: Item) -> None:
         name, connection = write.name, connection_of(write.key.pk)

@@ -75,6 +75,8 @@ class Stream:
         """Share of attempts that land unacknowledged."""
         self.slow = 0.05
         """Share of attempts that take up to D."""
+        self.laggards: set[str] = set()
+        """Processes of which every attempt takes up to D."""
         self.landing: list[LandingWitness] = []
         self.last_words: dict[str, Callable[[], None]] = {}
         """What happens right behind the next attempt of a process, which then takes all of D: the worst moment."""
@@ -87,7 +89,7 @@ class Stream:
         acknowledged: asyncio.Future[bool] = process.loop.create_future()
         longest = self.drain / process.clock.rate
         way = 0.01 + 0.03 * random()
-        if random() < self.slow:
+        if random() < self.slow or process.name in self.laggards:
             way = longest * (1 - random() ** 3)
         last_words = self.last_words.pop(process.name, None)
         if last_words is not None:

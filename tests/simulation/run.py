@@ -9,6 +9,7 @@ import time
 import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from multiprocessing import get_context
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.simulation.scenario import Outcome, Scenario
 
 BATCH = 25
 TRACE_LINES = 40
-STUCK_SECONDS = 30
+STUCK_SECONDS = 15
 """Of computing, for one seed."""
 
 
@@ -76,8 +77,8 @@ def _bears_on(entry: tuple[Any, ...], connection: str | None) -> bool:
     return connection in entry or getattr(entry[1], "connection", None) == connection
 
 
-def batch(seeds: list[int]) -> list[Outcome]:
-    """Some seeds in one process; only violations keep their trace."""
+def batch(seeds: list[int], keep_going: bool) -> list[Outcome]:
+    """Some seeds in one process; only violations keep their trace, and the first ends it unless told to keep going."""
     outcomes = []
     for seed in seeds:
         try:
@@ -88,6 +89,8 @@ def batch(seeds: list[int]) -> list[Outcome]:
         if not outcome.violations:
             outcome.trace.clear()
         outcomes.append(outcome)
+        if outcome.violations and not keep_going:
+            break
     gc.collect()
     return outcomes
 
@@ -114,8 +117,9 @@ def _many(seeds: list[int], jobs: int, keep_going: bool) -> int:
     started = time.perf_counter()
     counts: Counter[str] = Counter()
     virtual, converged, bad = 0.0, [], []
+    batches = [seeds[n : n + BATCH] for n in range(0, len(seeds), BATCH)]
     with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
-        for outcomes in pool.map(batch, [seeds[n : n + BATCH] for n in range(0, len(seeds), BATCH)]):
+        for outcomes in pool.map(batch, batches, repeat(keep_going)):
             for outcome in outcomes:
                 counts.update(outcome.counts)
                 virtual += outcome.virtual_seconds

@@ -133,6 +133,8 @@ class SimRunner:
         self._whole = False
         if self.grant is None:
             self._waiting.clear()
+        else:
+            self._control("closed")
         self._report("BACKING_OFF")
         self._dial()
 

@@ -51,7 +51,7 @@ class Scenario:
         self._fleet()
         self._connections()
         self._climate()
-        for _ in range(rng.choice((0, 1, 2, 3, 4, 6, 9))):
+        for _ in range(rng.choice((0, 1, 2, 3, 4, 6, 9, 12))):
             self._fault(rng.choice(FAULTS))
 
     # The setting
@@ -288,26 +288,36 @@ class Scenario:
         return True
 
     def _cut(self, longest: float, chance: float) -> bool:
-        """One process cannot reach the table, or does not hear its answers."""
+        """One process cannot reach the table, or does not hear its answers, or first this and then that."""
         worker = self._worker()
         if worker is None:
             return False
-        way = "both" if chance < 0.6 else "answers"
         length = self._length(longest)
+        way = "both" if chance < 0.5 else "answers"
         self._note(worker.process.name, way, length)
+        self._cut_off(worker, way, length)
+        if chance > 0.75:
+            gap = self.rng.uniform(0.1, 1.0)
+            longest -= length + gap
+            if longest > 0:
+                self.world.timetable.after(length + gap, self._cut_off, worker, "both", min(longest, 10.0))
+        return True
+
+    def _cut_off(self, worker: Worker, way: str, length: float) -> None:
         for store in worker.stores:
             store.cut = way
         worker.hints.cut = True
         worker.process.disturb()
+        self.world.stream.laggards.add(worker.process.name)
 
         def mend() -> None:
             for store in worker.stores:
                 store.cut = None
             worker.hints.cut = False
             worker.process.calm()
+            self.world.stream.laggards.discard(worker.process.name)
 
         self.world.timetable.after(length, mend)
-        return True
 
     def _outage(self, longest: float, chance: float) -> bool:
         """Nobody can reach the table."""
@@ -316,7 +326,8 @@ class Scenario:
             return False
         length = min(longest, self.rng.choice((1.0, 4.0, 8.0, 30.0)) * self.rng.uniform(0.7, 1.3))
         self._note(length)
-        undo = self.world.table.bad_weather(down=True)
+        how = "down" if chance < 0.6 else "unwritable"
+        undo = self.world.table.bad_weather(**{how: True})
         monitor.outage_since = timetable.now
 
         def over() -> None:
@@ -376,6 +387,8 @@ class Scenario:
         self.world.table.delete(session_key(worker.sessions[-1]))
         self.slowly = True
         worker.process.calm()
+        for connection in self.world.feeds:
+            self.world.queue.put(connection)
         return True
 
     def _upstream_closes(self, longest: float, chance: float) -> bool:
@@ -445,6 +458,7 @@ FAULTS: list[Callable[[Scenario, float, float], bool]] = [
     Scenario._lose_task,
     Scenario._lose_task,
     Scenario._lose_all,
+    Scenario._lose_most,
     Scenario._lose_most,
     Scenario._pause,
     Scenario._pause,

@@ -123,6 +123,8 @@ class Weather:
     late_seconds: float = 20.0
     repeated: float = 0.0
     """Share of writes that land a second time."""
+    unwritable: bool = False
+    """Reads are served, but no write is."""
     down: bool = False
     """The table cannot be reached by anybody."""
     stale_seconds: float = 0.0
@@ -303,7 +305,7 @@ class TableStore:
             if weather.slow and random() < weather.slow:
                 there += random() * weather.slow_seconds
                 back += random() * weather.slow_seconds * 0.3
-            if self.cut == "both" or weather.down:
+            if self.cut == "both" or weather.down or (changes and weather.unwritable):
                 table.counts["unreachable"] = table.counts.get("unreachable", 0) + 1
                 if random() < 0.5:
                     timetable.after(there, _fail, process, future, "connection refused")

@@ -1,0 +1,303 @@
+"""One-line breakages of the protocol, each of which the simulation must find: what it cannot find it does not check.
+
+`python -m tests.simulation.mutations` applies each to a copy and runs seeds until one breaks a promise.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One breakage: `old` occurs exactly once in `file` of `leases/`, and becomes `new`."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+
+    def apply(self, packages: Path) -> None:
+        """Break a copy. Raises `ValueError` if the text is not there exactly once."""
+        path = packages / "leases" / self.file
+        text = path.read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.what}: the text occurs {text.count(self.old)} times in {self.file}: {self.old}")
+        path.write_text(text.replace(self.old, self.new))
+
+
+MUTATIONS = (
+    # The holder
+    Mutation(
+        "the deadline counts from the answer",
+        "session.py",
+        "self._deadline = max(self._deadline, sent_at + self._timings.self_fence)",
+        "self._deadline = max(self._deadline, now + self._timings.self_fence)",
+    ),
+    Mutation(
+        "no margin between self-fence and takeover",
+        "timings.py",
+        "return round(self.takeover * 1000)",
+        "return round(self.self_fence * 1000)",
+    ),
+    Mutation(
+        "the deadline counts from the last attempt",
+        "session.py",
+        "            try:\n                result = await self._store.write(write)\n",
+        "            try:\n                sent_at = self._clock.now()\n                result = await self._store.write(write)\n",
+    ),
+    Mutation("the guard is five seconds late", "session.py", "now < self._deadline and", "now < self._deadline + 5 and"),
+    Mutation(
+        "a jump of the clock changes nothing",
+        "session.py",
+        "        self._distrusted_at = self._clock.now()\n",
+        "        pass\n",
+    ),
+    Mutation(
+        "a dead session goes on",
+        "session.py",
+        '        if not row.alive:\n            raise self._over(f"declared dead by {row.dead_by}")\n        if row.seq < self._seq:',
+        "        if row.seq < self._seq - 1000:",
+    ),
+    Mutation(
+        "an unknown heartbeat is a lost one",
+        "session.py",
+        "                self._note_hold()\n",
+        '                raise self._over("no answer") from unknown\n',
+    ),
+    Mutation(
+        "an unknown heartbeat is a good one",
+        "session.py",
+        "                self._note_hold()\n",
+        "                self._acknowledge(sent_at)\n",
+    ),
+    Mutation(
+        "rows are read before their ids are out of the inbox",
+        "session.py",
+        "        if shown:\n            self.inbox.put_nowait(shown)",
+        "        if row.inbox - shown:\n            self.inbox.put_nowait(row.inbox - shown)",
+    ),
+    Mutation(
+        "a session gives up after five seconds on hold",
+        "session.py",
+        "now - self._held_since >= self._timings.give_up",
+        "now - self._held_since >= 5",
+    ),
+    # The judge
+    Mutation(
+        "a verdict does not name the number that stood still",
+        "writes.py",
+        "() if seen_seq is None else (Equals(\"seq\", seen_seq),)",
+        "()",
+    ),
+    Mutation(
+        "a judge trusts itself whatever becomes of its own heartbeats",
+        "judging.py",
+        "self._judge.own_heartbeat(self._session.acknowledged_at)",
+        "self._judge.own_heartbeat(self._clock.now())",
+    ),
+    Mutation(
+        "the judges of last resort never hear that they live",
+        "judging.py",
+        "        self._everybody.own_heartbeat(self._session.acknowledged_at)\n",
+        "",
+    ),
+    Mutation(
+        "only the first page of sessions is read",
+        "fleet.py",
+        "            while page.next is not None:\n",
+        "            while False:\n",
+    ),
+    # Taking
+    Mutation("a session whose row is absent is dead at once", "holdings.py", "- absent_since < self._timings.takeover", "< 0"),
+    Mutation("a row is claimed from a living session", "holdings.py", "                if session.alive:\n", "                if False:\n"),
+    Mutation(
+        "a claim ignores what is wanted",
+        "writes.py",
+        '(Equals("owner", row.owner), Equals("epoch", row.epoch), Equals("desired", Desired.RUNNING.value))',
+        '(Equals("owner", row.owner), Equals("epoch", row.epoch))',
+    ),
+    Mutation(
+        "a claim ignores the owner",
+        "writes.py",
+        '(Equals("owner", row.owner), Equals("epoch", row.epoch), Equals("desired", Desired.RUNNING.value))',
+        '(Equals("epoch", row.epoch), Equals("desired", Desired.RUNNING.value))',
+    ),
+    Mutation(
+        "a claim does not raise the epoch",
+        "writes.py",
+        'set={"owner": session, "epoch": row.epoch + 1, "grant": nonce}',
+        'set={"owner": session, "epoch": row.epoch, "grant": nonce}',
+    ),
+    Mutation(
+        "an unanswered claim is taken to be applied",
+        "holdings.py",
+        "            self._observer.saw(events.ClaimUnsettled(row.connection))\n            return Considered.LATER\n",
+        "            result = Written(\n"
+        '                {"pk": write.key.pk, "desired": "RUNNING", "generation": row.generation, **write.set}\n'
+        "            )\n",
+    ),
+    Mutation(
+        "after a death by exit the new owner emits at once",
+        "holdings.py",
+        "return self._late if vacancy.dead_by is DeadBy.EXIT else 0.0",
+        "return 0.0",
+    ),
+    Mutation(
+        "after a death by exit the new owner waits D by its own clock",
+        "holdings.py",
+        "self._late = timings.rate_ratio * timings.drain",
+        "self._late = timings.drain",
+    ),
+    Mutation("deaths by exit are not counted", "holdings.py", "strike=vacancy.dead_by is DeadBy.EXIT", "strike=False"),
+    Mutation(
+        "only the first page of the index is read", "holdings.py", "        while page.next is not None:\n", "        while False:\n"
+    ),
+    Mutation("dead sessions are swept once", "sweeper.py", "for owner in (*dead, *shards)", "for owner in shards"),
+    Mutation("a claim that landed late is not adopted", "holdings.py", "(running ^ set(", "(running - set("),
+    Mutation(
+        "the self-audit reads only rows that the index shows wrong", "holdings.py", ") | turn | unsettled)", ") | unsettled)"
+    ),
+    # Holding
+    Mutation(
+        "what is held is not fenced by the epoch",
+        "writes.py",
+        'return Equals("owner", session), Equals("epoch", epoch)',
+        'return Equals("owner", session), OneOf("state", ()) if False else Equals("owner", session)',
+    ),
+    Mutation(
+        "an older row is believed",
+        "decisions.py",
+        "    if row.epoch < holding.epoch:\n        return Act.NOTHING\n    if row.owner != session:\n        return Act.ABORT\n",
+        "    if row.owner != session:\n        return Act.ABORT\n",
+    ),
+    Mutation(
+        "a newer request is overlooked by a standby that becomes the owner",
+        "holding.py",
+        "newer = row.generation > self.row.generation",
+        "newer = False",
+    ),
+    Mutation(
+        "a row that is not wanted is not let go", "decisions.py", "        return Act.FINALIZE\n    if row.epoch > holding.epoch:", "        return Act.NOTHING\n    if row.epoch > holding.epoch:"
+    ),
+    # Letting go
+    Mutation(
+        "a connection is released before it is flushed",
+        "holdings.py",
+        "            remains = await holding.settle()\n            if remains is None:\n                return False\n",
+        "            remains = Remains(cursor=None, handoff=writes.Handoff(digests=b\"\", last_seq=0))\n",
+    ),
+    Mutation(
+        "a connection is shown as closed before its socket is",
+        "holdings.py",
+        "            await holding.runner.close()\n            self.forget(holding)\n        return remains",
+        "            self.close_later(holding)\n            self.forget(holding)\n        return remains",
+    ),
+    Mutation(
+        "a park ignores what is wanted by now",
+        "writes.py",
+        '                Equals("generation", row.generation),\n                Equals("desired", row.desired.value),\n',
+        "",
+    ),
+    Mutation("a failure ignores a newer request", "writes.py", 
+        '(*_held(str(row.owner), row.epoch), Equals("generation", row.generation))',
+        "(*_held(str(row.owner), row.epoch),)",
+    ),
+    Mutation(
+        "a change does not ask who owns the row",
+        "writes.py",
+        'AllOf((Equals("generation", row.generation), same_owner))',
+        'Equals("generation", row.generation)',
+    ),
+    # Handing over
+    Mutation(
+        "a transfer does not wait for the flush",
+        "handover.py",
+        "remains = await holding.settle()",
+        'remains = __import__("leases.ports").ports.Remains(cursor=None, handoff=writes.Handoff(digests=b"", last_seq=0))',
+    ),
+    Mutation(
+        "a transfer does not raise the epoch",
+        "writes.py",
+        '"epoch": offer.for_epoch + 1,',
+        '"epoch": offer.for_epoch,',
+    ),
+    Mutation(
+        "what the old owner left is not read",
+        "holding.py",
+        "handoff = row.handoff if self.phase is Phase.STANDBY else None",
+        "handoff = None",
+    ),
+    Mutation("a regrant keeps the epoch", "writes.py", 'set={"epoch": epoch + 1, "grant": nonce}', 'set={"epoch": epoch, "grant": nonce}'),
+    Mutation(
+        "a ready standby need not have been invited",
+        "writes.py",
+        '            Equals("next.session", offer.session),\n            Equals("next.nonce", offer.nonce),\n',
+        "",
+    ),
+    Mutation("a standby emits before it is the owner", "decisions.py", "    if row.epoch < holding.for_epoch:\n        return Act.NOTHING\n    if row.owner == session:\n", "    if row.owner is not None:\n"),
+    Mutation("a connection is handed to whoever was asked, dead or alive", "handover.py", "if not await self._live(offer.session):", "if False:"),
+    Mutation(
+        "an unknown transfer is taken to be refused",
+        "handover.py",
+        "result = await self._holdings.insist.write(write)\n        row = None",
+        "try:\n            result = await self._holdings.insist.write(write, attempts=1)\n"
+        "        except Unknown:\n            result = Refused(None)\n            holding.begin(holding.row, 0.0)\n            return False\n        row = None",
+    ),
+)
+
+
+def hunt(mutation: Mutation, seeds: int) -> tuple[bool, str]:
+    """Whether a seed finds the mutation, and which promise it breaks."""
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+        packages = Path(folder)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "leases", packages / "leases", ignore=ignored)
+        shutil.copytree(ROOT / "tests" / "simulation", packages / "tests" / "simulation", ignore=ignored)
+        mutation.apply(packages)
+        started = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.simulation.run", "--seeds", str(seeds), "--jobs", "1"],
+            cwd=packages,
+            env={**os.environ, "PYTHONPATH": folder},
+            capture_output=True,
+            text=True,
+        )
+        took = time.perf_counter() - started
+    found = next((line for line in done.stdout.splitlines() if line.startswith("seed ")), None)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{mutation.what}: {done.stderr[-2000:]}")
+    return found is not None, f"{took:5.0f} s  {found or 'NOT FOUND'}"
+
+
+def main() -> int:
+    """Hunt all mutations, or those whose description holds a word; 1 if one is not found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutations", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=LIMIT)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("word", nargs="?", default="")
+    asked = parser.parse_args()
+    chosen = [mutation for mutation in MUTATIONS if asked.word in mutation.what]
+    found = 0
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        hunts = {pool.submit(hunt, mutation, asked.seeds): mutation for mutation in chosen}
+        for done in as_completed(hunts):
+            hit, how = done.result()
+            found += hit
+            print(f"{hunts[done].what}: {how[:200]}", flush=True)
+    print(f"{found} of {len(chosen)} mutations found, each within {asked.seeds} seeds")
+    return 0 if found == len(chosen) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
