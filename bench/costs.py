@@ -85,7 +85,7 @@ HAND_OVER = (
     units(writes.offer(_ROW, "b", "n"))
     + units(writes.ready(_ROW, _OFFER))
     + units(writes.transfer("c", "a", _OFFER, None, Handoff(digests=b"", last_seq=0)))
-    + 3 * units(writes.inbox_hint("b", "c"))
+    + units(writes.inbox_hint("b", "c"))
     + STATUS
 )
 

@@ -6,6 +6,8 @@
    the owner, in a new epoch, and leaves the digests of the last messages. Until its outcome is known, nobody emits.
 4. The target reads that it is the owner, drops from its buffer what those digests name, and emits the rest.
 
+From step 2 on, both read the row twice a second, so that neither needs to be told.
+
 There is no state in between that could wedge: before the transfer the owner owns, after it the target does, and either
 one's death is settled like any other. A refused transfer ends in `regrant`: the owner goes on, in a new epoch.
 """
@@ -17,19 +19,25 @@ from leases import events, writes
 from leases.conditions import Refused, Unknown, Written
 from leases.holding import Holding, Phase
 from leases.holdings import Holdings
+from leases.inboxes import Inboxes, Told
 from leases.ports import Clock
 from leases.rows import ConnectionRow, Offer, SessionRow, SessionState, session_key
 
 OFFER_SECONDS = 15.0
 """How long an owner waits for a standby to become ready before it takes its offer back."""
+TELL_AGAIN_SECONDS = 5.0
+"""A target that has not answered is told again after this long: the hint may be lost."""
+CROWDED_SECONDS = 0.5
+"""The same, where its inbox was full."""
 SETTLING_ATTEMPTS = 5
 
 
 class HandOver:
     """Gives connections of one session to others."""
 
-    def __init__(self, holdings: Holdings, clock: Clock, observer: events.Observer) -> None:
+    def __init__(self, holdings: Holdings, inboxes: Inboxes, clock: Clock, observer: events.Observer) -> None:
         self._holdings = holdings
+        self._inboxes = inboxes
         self._clock = clock
         self._observer = observer
 
@@ -43,9 +51,7 @@ class HandOver:
             if offer is None:
                 return self._owned(connection) is None
             answer = holding.answer = asyncio.get_running_loop().create_future()
-        await self._holdings.tell(target, connection)
-        await asyncio.wait((answer,), timeout=OFFER_SECONDS)
-        ready = answer.done() and answer.result()
+        ready = await self._answer(answer, connection, target)
         async with self._holdings.lock(connection):
             holding.answer = None
             if self._owned(connection) is not holding or holding.offer is not offer:
@@ -54,6 +60,17 @@ class HandOver:
                 await self._take_back(holding, offer, "the standby declined, or was not ready in time")
                 return False
             return await self._transfer(holding, offer)
+
+    async def _answer(self, answer: asyncio.Future[bool], connection: str, target: str) -> bool:
+        """Tell the target of its offer, and wait for what it answers. False: it will not, or not in time."""
+        until = self._clock.now() + OFFER_SECONDS
+        while not answer.done() and (left := until - self._clock.now()) > 0:
+            told = await self._inboxes.tell(target, connection)
+            if told is Told.GONE:
+                break
+            pause = TELL_AGAIN_SECONDS if told is Told.YES else CROWDED_SECONDS
+            await asyncio.wait((answer,), timeout=min(left, pause))
+        return answer.done() and answer.result()
 
     def _owned(self, connection: str) -> Holding | None:
         holding = self._holdings.get(connection)
@@ -105,7 +122,6 @@ class HandOver:
             return await self._regrant(holding)
         self._holdings.forget(holding)
         self._holdings.close_later(holding)
-        await self._holdings.tell(offer.session, holding.connection)
         silent = self._clock.now() - stopped_at
         self._observer.saw(events.Transferred(holding.connection, offer.for_epoch + 1, offer.session, silent))
         return True

@@ -464,7 +464,6 @@ class Holdings:
     async def _stand_by(self, row: ConnectionRow, offer: Offer) -> None:
         if not self.room:
             await self.insist.write(writes.decline(row, offer))
-            await self.tell(str(row.owner), row.connection)
             return
         holding = self._hold(row)
         self._spawn(self._become_ready(holding, row, offer))
@@ -483,23 +482,12 @@ class Holdings:
         result = await self.insist.write(writes.ready(row, offer))
         if isinstance(result, Refused):
             await self.act(holding.connection, _row(result.image))
-        else:
-            await self.tell(str(row.owner), row.connection)
 
     def _dismiss(self, holding: Holding, reason: str) -> None:
         if holding.phase is Phase.STANDBY and self._all.get(holding.connection) is holding:
             del self._all[holding.connection]
             holding.abort()
             self._observer.saw(events.StandbyEnded(holding.connection, reason))
-
-    async def tell(self, session: str, connection: str) -> None:
-        """Put a connection into another session's inbox. Losing that costs time and nothing else."""
-        try:
-            result = await self.store.write(writes.inbox_hint(session, connection))
-            if isinstance(result, Refused) and result.image and SessionRow.from_item(result.image).alive:
-                await self.store.write(writes.inbox_everything(session))
-        except Unknown as unknown:
-            self._observer.saw(events.StoreFailed("inbox_hint", str(unknown)))
 
 
 def _row(image: Item | None) -> ConnectionRow | None:

@@ -11,6 +11,7 @@ from leases.fleet import Fleet, FleetView
 from leases.handover import HandOver
 from leases.holding import Holding, Phase
 from leases.holdings import Holdings
+from leases.inboxes import Inboxes
 from leases.placement import Targets
 from leases.ports import Clock, Store
 
@@ -48,7 +49,7 @@ class Mover:
         self._clock = clock
         self._observer = observer
         self._spawn = spawn
-        self._handover = HandOver(holdings, clock, observer)
+        self._handover = HandOver(holdings, Inboxes(store, observer, spawn), clock, observer)
         self._targets = Targets(holdings.session.id)
         self._gate = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
         self._first_seen: dict[str, float] = {}

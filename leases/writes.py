@@ -102,18 +102,18 @@ def tombstone(row: SessionRow, died_at: int) -> Write:
     return replace(open_session(row), name="tombstone", set={**open_session(row).set, **dead.set})
 
 
-def inbox_hint(session: str, connection: str) -> Write:
-    """Tell a session to look at a row. Refused with a full inbox: send `inbox_everything`."""
+def inbox_hint(session: str, *connections: str) -> Write:
+    """Tell a session to look at rows. Refused with a full inbox: it must be emptied first, or say `EVERYTHING`."""
     return Write(
         name="inbox_hint",
         key=session_key(session),
         condition=AllOf((OneOf("state", ALIVE), AnyOf((Absent("inbox"), FewerThan("inbox", INBOX_LIMIT))))),
-        add={"inbox": frozenset((connection,))},
+        add={"inbox": frozenset(connections)},
     )
 
 
 def inbox_everything(session: str) -> Write:
-    """Tell a session to look at all that it holds."""
+    """Tell a session to look at all that it holds. What others have offered to it is not among that."""
     return Write(
         name="inbox_everything",
         key=session_key(session),

@@ -15,6 +15,8 @@ class Seen:
     """The highest sequence number of that epoch."""
     worker: str = ""
     """Who wrote the records of that epoch."""
+    number: int = 0
+    """The upstream's number of the last message."""
     numbers: dict[int, tuple[int, int]] = field(default_factory=dict)
     """The upstream's number of a message, and the epoch and sequence number that it came with."""
 
@@ -41,7 +43,7 @@ class Verdict:
     doubled: int
     """Messages that came again as another record."""
     broken: tuple[str, ...]
-    """A sentence for every rule that a record broke."""
+    """A sentence for every rule that a record broke, order among them."""
     highest: Mapping[str, int]
     """By connection, the highest number of a message."""
     missing: Mapping[str, frozenset[int]]
@@ -97,6 +99,9 @@ class Checker:
 
     def _number(self, connection: str, seen: Seen, number: int, place: tuple[int, int]) -> None:
         before = seen.numbers.setdefault(number, place)
+        if before == place and number < seen.number:
+            self._broken.append(f"{connection}: message {number} came after message {seen.number}")
+        seen.number = number
         if before != place:
             self._doubled += 1
             self._broken.append(

@@ -75,9 +75,9 @@ class System:
     deployed: Deployed
     tasks: Tasks
 
-    def start(self, count: int) -> list[Task]:
+    def start(self, count: int, revision: int | None = None) -> list[Task]:
         """Start tasks and wait until each of their worker processes has a live session; raises `NotReadyError`."""
-        started = [self.tasks.start() for _ in range(count)]
+        started = [self.tasks.start(revision) for _ in range(count)]
         deadline = time.monotonic() + READY_SECONDS
         while not all(self._ready(task) for task in started):
             late = time.monotonic() > deadline

@@ -72,9 +72,14 @@ class Task:
         return []
 
     @property
+    def exit_code(self) -> int | None:
+        """How the supervisor ended (negative: by which signal), or None while it runs."""
+        return self._child.poll()
+
+    @property
     def running(self) -> bool:
         """Whether the supervisor runs."""
-        return self._child.poll() is None
+        return self.exit_code is None
 
     @property
     def log(self) -> str:
@@ -112,13 +117,15 @@ class Tasks:
         self._metadata = metadata
         self._extra = extra
 
-    def start(self) -> Task:
-        """Start one more task."""
+    def start(self, revision: int | None = None) -> Task:
+        """Start one more task; of another revision of the same definition, if that is asked for."""
         name = f"task-{len(self.started) + 1}"
         definition = self.definition
         cluster = definition.cluster.rpartition("/")[2]
         arn = f"arn:aws:ecs:{REGION}:{ACCOUNT}:task/{cluster}/{uuid.uuid4().hex}"
-        uri = self._metadata.add(arn, cluster=cluster, family=definition.family, revision=definition.revision)
+        uri = self._metadata.add(
+            arn, cluster=cluster, family=definition.family, revision=revision or definition.revision
+        )
         child = self._processes.spawn(
             name,
             _local_command(definition.command),

@@ -1,10 +1,11 @@
 """A demo upstream: each path is a feed of numbered messages, sent to whoever has subscribed to it, and a witness.
 
-A feed ticks once a period whether or not somebody listens, so what was missed shows as missing numbers. A socket gets
-messages from its first text frame on. `GET /report` says what every socket saw; its times are those of
-`time.monotonic()`, which on one machine is the same clock for all processes.
+A feed ticks once a period (`--period`, in seconds) whether or not somebody listens, so what was missed shows as missing
+numbers. A socket gets messages from its first text frame on. `GET /report` says what every socket saw; its times are
+those of `time.monotonic()`, which on one machine is the same clock for all processes.
 """
 
+import argparse
 import asyncio
 import json
 import sys
@@ -52,7 +53,8 @@ class Feed:
 class Upstream:
     """All feeds and sockets."""
 
-    def __init__(self) -> None:
+    def __init__(self, period: float) -> None:
+        self._period = period
         self._feeds: dict[str, Feed] = {}
         self._sockets: list[Socket] = []
         self._tickers: set[asyncio.Task[None]] = set()
@@ -91,24 +93,23 @@ class Upstream:
     def _feed(self, path: str) -> Feed:
         if path not in self._feeds:
             self._feeds[path] = Feed()
-            ticker = asyncio.create_task(_tick(self._feeds[path]))
+            ticker = asyncio.create_task(_tick(self._feeds[path], self._period))
             self._tickers.add(ticker)
         return self._feeds[path]
 
 
-async def _tick(feed: Feed) -> None:
+async def _tick(feed: Feed, period: float) -> None:
     loop = asyncio.get_running_loop()
     due = loop.time()
     while True:
-        due += PERIOD_SECONDS
+        due += period
         await asyncio.sleep(due - loop.time())
         feed.number += 1
         broadcast(feed.listeners, json.dumps({"n": feed.number}))
 
 
-async def main() -> None:
+async def main(upstream: Upstream) -> None:
     """Serve on a free port of loopback; the port is the first line of the output."""
-    upstream = Upstream()
     async with serve(
         upstream.handle, "127.0.0.1", 0, process_request=upstream.answer, compression=None, ping_interval=None
     ) as server:
@@ -118,5 +119,12 @@ async def main() -> None:
         await server.serve_forever()
 
 
+def period() -> float:
+    """What the command line says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--period", type=float, default=PERIOD_SECONDS)
+    return float(parser.parse_args().period)
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(Upstream(period())))

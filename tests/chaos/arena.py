@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +50,8 @@ class Scale:
     """How many connections, and how many seconds of each kind of weather."""
 
     connections: int
+    period: float = 1.0
+    """Seconds between two messages of a feed."""
     lost_answers: float = 0.0
     throttled: float = 0.0
     outage: float = 0.0
@@ -63,6 +65,10 @@ class Mark:
     at: float
     rows: Mapping[str, ConnectionRow]
     verdict: Verdict
+
+    def owned_by(self, session: str) -> frozenset[str]:
+        """Paths of the connections that a session owned."""
+        return frozenset(path for path, row in self.rows.items() if row.owner == session)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,32 +165,41 @@ class Arena:
             FunctionName=function["FunctionName"], Environment={"Variables": variables}
         )
 
-    def start(self, name: str, variables: Mapping[str, str] | None = None) -> Task:
-        """Start a task that reaches the table as the caller `name` of the proxy."""
+    def start(self, name: str, variables: Mapping[str, str] | None = None, *, revision: int | None = None) -> Task:
+        """Start a task that reaches the table as the caller `name` of the proxy, or as `variables` say; of another
+        revision if asked to."""
         self._environment.clear()
-        self._environment.update(variables or {})
         self._environment[TABLE_ENDPOINT] = self.proxy.endpoint(name)
-        (self.tasks[name],) = self._running.start(1)
+        self._environment.update(variables or {})
+        (self.tasks[name],) = self._running.start(1, revision)
         return self.tasks[name]
 
-    def open(self) -> None:
-        """POST all connections, and wait until each is open and delivers."""
-        paths = [f"/feed/{number:04}" for number in range(self.scale.connections)]
-        self._connections = dict(zip(paths, self._pool.map(self._post, paths), strict=True))
+    def open(self, **fields: Any) -> None:
+        """POST all connections, with more `fields` in each request, and wait until each is open and delivers."""
+        self.ask(range(self.scale.connections), **fields)
         self.calm()
 
-    def _post(self, path: str) -> str:
-        while (answer := self.post(path)).status == HTTPStatus.TOO_MANY_REQUESTS:
+    def ask(self, numbers: Iterable[int], **fields: Any) -> None:
+        """POST connections, with more `fields` in each request."""
+        paths = [f"/feed/{number:04}" for number in numbers]
+        names = self._pool.map(lambda path: self._post(path, fields), paths)
+        self._connections |= dict(zip(paths, names, strict=True))
+
+    def _post(self, path: str, fields: Mapping[str, Any]) -> str:
+        while (answer := self.post(path, **fields)).status == HTTPStatus.TOO_MANY_REQUESTS:
             time.sleep(THROTTLED_SECONDS)
         assert answer.status == HTTPStatus.ACCEPTED, answer
         connection: str = answer.body["connectionId"]
         return connection
 
-    def post(self, path: str) -> Answer:
-        """Ask for one connection."""
-        return self._api.call(
-            "POST", "/connections", {"url": f"{self._witness.url}{path}", "onOpen": [{"text": "subscribe"}]}
-        )
+    def post(self, path: str, **fields: Any) -> Answer:
+        """Ask for one connection, with more `fields` in the request."""
+        request = {"url": f"{self._witness.url}{path}", "onOpen": [{"text": "subscribe"}], **fields}
+        return self._api.call("POST", "/connections", request)
+
+    def delete(self, path: str) -> Answer:
+        """Ask for the end of a connection."""
+        return self._api.call("DELETE", f"/connections/{self._connections.pop(path)}")
 
     # Seeing
 
@@ -202,10 +217,6 @@ class Arena:
         """The live session of a task with one worker process."""
         (row,) = (row for row in self.sessions().values() if row.task_arn == task.arn and row.alive)
         return row
-
-    def owned_by(self, session: str) -> frozenset[str]:
-        """Paths of the connections that a session owns."""
-        return frozenset(path for path, row in self.rows().items() if row.owner == session)
 
     def held_by(self, task: Task) -> frozenset[str]:
         """Paths of the connections whose sockets a task has open."""
@@ -324,8 +335,10 @@ def set_by(clock: Path) -> dict[str, str]:
 
 
 @contextmanager
-def arena(processes: Processes, scale: Scale, settings: Mapping[str, str]) -> Iterator[Arena]:
-    """A fleet without tasks, on an emulator of its own."""
+def arena(
+    processes: Processes, scale: Scale, settings: Mapping[str, str], upstream: str = "local.upstream"
+) -> Iterator[Arena]:
+    """A fleet without tasks, on an emulator of its own, and a module as the upstream's program."""
     environment: dict[str, str] = {}
     with (
         deployed(processes, {"WORKER_PROCESSES": "1", **settings}) as stacks,
@@ -333,13 +346,12 @@ def arena(processes: Processes, scale: Scale, settings: Mapping[str, str]) -> It
         system(stacks, processes, environment) as running,
         ThreadPoolExecutor(CALLERS + 1) as pool,
     ):
-        upstream = processes.spawn(
-            "upstream", [sys.executable, "-m", "local.upstream"], env=python_environment(), piped=True
-        )
+        argv = [sys.executable, "-m", upstream, "--period", str(scale.period)]
+        sender = processes.spawn("upstream", argv, env=python_environment(), piped=True)
         stream = Stream(stacks, pool)
         try:
-            yield Arena(running, proxy, Witness(upstream), stream, environment, scale, pool)
+            yield Arena(running, proxy, Witness(sender), stream, environment, scale, pool)
         finally:
             stream.stop()
-            upstream.kill()
-            processes.forget(upstream)
+            sender.kill()
+            processes.forget(sender)

@@ -52,6 +52,13 @@ def test_two_workers_in_one_epoch_are_two_owners() -> None:
     assert verdict.broken == ("c: records of epoch 1 came from session-1 and from other",)
 
 
+def test_messages_that_change_places_break_the_order() -> None:
+    verdict = check(message(1, 1, 1), message(3, 1, 2), message(2, 2, 1)).verdict
+
+    assert (verdict.doubled, verdict.missing) == (0, {"c": frozenset()})
+    assert verdict.broken == ("c: message 2 came after message 3",)
+
+
 def test_a_message_under_two_epochs_is_doubled() -> None:
     verdict = check(message(1, 1, 1), message(1, 2, 1)).verdict
 
