@@ -3,7 +3,8 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ from local.api import Answer, Api
 from local.checker import Verdict
 from local.demo import Stream
 from local.processes import Processes, python_environment
+from local.reader import lines, records
 from local.system import Deployed, System, deployed, system
 from local.tasks import Task
+from local.upstream import Socket
 from local.witness import Report, Witness
 from tests.support.proxy import FaultProxy
 
@@ -52,6 +55,8 @@ class Scale:
     connections: int
     period: float = 1.0
     """Seconds between two messages of a feed."""
+    shared_file: bool = False
+    """Whether the output goes to a file, where the emulator's stream would be too slow for so many messages."""
     lost_answers: float = 0.0
     throttled: float = 0.0
     outage: float = 0.0
@@ -201,6 +206,26 @@ class Arena:
         """Ask for the end of a connection."""
         return self._api.call("DELETE", f"/connections/{self._connections.pop(path)}")
 
+    def stop(self, tasks: Collection[Task], within: float) -> list[float]:
+        """SIGTERM to tasks at once; returns how many seconds each took to end."""
+        begun = time.monotonic()
+        for task in tasks:
+            task.begin_stop()
+        return self.ends(tasks, begun, within)
+
+    def ends(self, tasks: Collection[Task], begun: float, within: float) -> list[float]:
+        """Wait until tasks have ended; returns how many seconds after a moment each did."""
+        ends: dict[str, float] = {}
+
+        def running() -> list[str]:
+            for task in tasks:
+                if task.exit_code is not None:
+                    ends.setdefault(task.name, time.monotonic() - begun)
+            return [task.name for task in tasks if task.name not in ends]
+
+        self.until(running, "tasks that do not end", within)
+        return sorted(round(seconds, 1) for seconds in ends.values())
+
     # Seeing
 
     def rows(self) -> dict[str, ConnectionRow]:
@@ -319,6 +344,15 @@ class Arena:
         )
 
 
+def served_throughout(sockets: Iterable[Socket], begin: float) -> bool:
+    """Whether at every moment since `begin` one of these sockets was open and had subscribed."""
+    served_until = begin
+    for socket in sorted(sockets, key=lambda socket: socket.opened):
+        if socket.subscribed is not None and socket.subscribed <= served_until:
+            served_until = max(served_until, socket.closed or math.inf)
+    return served_until == math.inf
+
+
 def set_by(clock: Path) -> dict[str, str]:
     """Variables that put the wall clock of a process, and none of its other clocks, under the control of a file."""
     if FAKETIME is None:
@@ -336,19 +370,21 @@ def set_by(clock: Path) -> dict[str, str]:
 
 @contextmanager
 def arena(
-    processes: Processes, scale: Scale, settings: Mapping[str, str], upstream: str = "local.upstream"
+    processes: Processes, scale: Scale, settings: Mapping[str, str], upstream: Sequence[str] = ("local.upstream",)
 ) -> Iterator[Arena]:
-    """A fleet without tasks, on an emulator of its own, and a module as the upstream's program."""
+    """A fleet without tasks, on an emulator of its own, with a module and its arguments as the upstream."""
     environment: dict[str, str] = {}
+    file = processes.scratch / f"{uuid.uuid4().hex}.jsonl"
+    output = {"OUTPUT_SINK": "json_lines", "OUTPUT_FILE": str(file)} if scale.shared_file else {}
     with (
-        deployed(processes, {"WORKER_PROCESSES": "1", **settings}) as stacks,
+        deployed(processes, {"WORKER_PROCESSES": "1", **output, **settings}) as stacks,
         FaultProxy(stacks.aws.endpoint) as proxy,
         system(stacks, processes, environment) as running,
         ThreadPoolExecutor(CALLERS + 1) as pool,
     ):
-        argv = [sys.executable, "-m", upstream, "--period", str(scale.period)]
+        argv = [sys.executable, "-m", *upstream, "--period", str(scale.period)]
         sender = processes.spawn("upstream", argv, env=python_environment(), piped=True)
-        stream = Stream(stacks, pool)
+        stream = Stream(lines(file) if scale.shared_file else records(stacks.aws, stacks.outputs["StreamName"]), pool)
         try:
             yield Arena(running, proxy, Witness(sender), stream, environment, scale, pool)
         finally:

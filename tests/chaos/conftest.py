@@ -1,4 +1,4 @@
-"""Marks, and figures that are shown whether or not a test fails."""
+"""Figures that are shown whether or not a test fails."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -9,12 +9,6 @@ import pytest
 from local.processes import Processes
 
 Show = Callable[[Mapping[str, Any]], None]
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Name the markers."""
-    config.addinivalue_line("markers", "chaos: real worker processes under faults")
-    config.addinivalue_line("markers", "soak: long runs, only with -m soak")
 
 
 @pytest.fixture
