@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -22,8 +22,8 @@ from leases.writes import claim
 from local.api import Api
 from local.checker import Checker, Verdict
 from local.processes import Processes
-from local.reader import records
-from local.system import Deployed, System, deployed, system
+from local.reader import Record, records
+from local.system import System, deployed, system
 from local.tasks import Task
 from local.witness import Report, Witness
 
@@ -87,11 +87,11 @@ class Outcome:
 class Stream:
     """The checked output stream, read by a thread of its own."""
 
-    def __init__(self, stacks: Deployed, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, batches: Iterable[Iterable[Record]], pool: ThreadPoolExecutor) -> None:
         self._checker = Checker()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._reading: Future[None] = pool.submit(self._read, stacks)
+        self._reading: Future[None] = pool.submit(self._read, batches)
 
     def verdict(self) -> Verdict:
         """What it has shown so far; raises what the reader failed with."""
@@ -104,8 +104,8 @@ class Stream:
         """Stop reading."""
         self._stopped.set()
 
-    def _read(self, stacks: Deployed) -> None:
-        for batch in records(stacks.aws, stacks.outputs["StreamName"]):
+    def _read(self, batches: Iterable[Iterable[Record]]) -> None:
+        for batch in batches:
             with self._lock:
                 for record in batch:
                     self._checker.add(record)
@@ -364,7 +364,7 @@ def _run(processes: Processes) -> int:
         system(stacks, processes, {}) as running,
     ):
         running.start(TASKS)
-        stream = Stream(stacks, pool)
+        stream = Stream(records(stacks.aws, stacks.outputs["StreamName"]), pool)
         try:
             show = Demo(running, Witness.start(processes), stream)
             show.open_connections(pool)

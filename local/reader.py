@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from botocore.config import Config
@@ -40,6 +41,18 @@ def records(aws: Aws, stream: str) -> Iterator[list[Record]]:
         yield found
         if not found:
             time.sleep(POLL_SECONDS)
+
+
+def lines(file: Path) -> Iterator[list[Record]]:
+    """Records as worker processes append them to a file that they share."""
+    file.touch()
+    with file.open() as text:
+        rest = ""
+        while True:
+            *whole, rest = (rest + text.read()).split("\n")
+            yield [json.loads(line) for line in whole]
+            if not whole:
+                time.sleep(POLL_SECONDS)
 
 
 def follow(endpoint: str, stream: str) -> None:

@@ -119,12 +119,12 @@ async def main(upstream: Upstream) -> None:
         await server.serve_forever()
 
 
-def period() -> float:
-    """What the command line says."""
+def arguments() -> argparse.ArgumentParser:
+    """What the command line may say."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--period", type=float, default=PERIOD_SECONDS)
-    return float(parser.parse_args().period)
+    return parser
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Upstream(period())))
+    asyncio.run(main(Upstream(arguments().parse_args().period)))

@@ -10,11 +10,6 @@ from tests.integration.leases.parts import OWNER_INDEX
 from tests.support.proxy import FaultProxy
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Name the marker of long runs."""
-    config.addinivalue_line("markers", "soak: long runs, only with -m soak")
-
-
 @pytest.fixture
 def table(aws: Aws) -> Iterator[str]:
     """The name of an empty lease table."""
