@@ -99,7 +99,11 @@ class Monitor:
     def emits(self, entry: Entry) -> None:
         """The guard has allowed an entry."""
         if (entry.process.name, entry.connection, entry.records[0].epoch) in self._ending:
-            self.violate("ending", entry.connection, f"{entry.process.name} emits after it sent the end of epoch {entry.records[0].epoch}")
+            self.violate(
+                "ending",
+                entry.connection,
+                f"{entry.process.name} emits after it sent the end of epoch {entry.records[0].epoch}",
+            )
 
     def landed(self, entry: Entry) -> None:
         """An entry has landed at the consumer."""
@@ -113,11 +117,15 @@ class Monitor:
         if record.epoch < landed.epoch:
             self.counts["fenced records"] += 1
             if not entry.excused:
-                self.violate("1", entry.connection, f"{record} of {entry.process.name} landed after epoch {landed.epoch}")
+                self.violate(
+                    "1", entry.connection, f"{record} of {entry.process.name} landed after epoch {landed.epoch}"
+                )
             return
         emitter = landed.emitters.setdefault(record.epoch, entry.process.name)
         if emitter != entry.process.name:
-            self.violate("1", entry.connection, f"epoch {record.epoch} is emitted by {emitter} and {entry.process.name}")
+            self.violate(
+                "1", entry.connection, f"epoch {record.epoch} is emitted by {emitter} and {entry.process.name}"
+            )
         known = landed.contents.setdefault((record.epoch, record.seq), (record.kind, record.number))
         if known != (record.kind, record.number):
             self.violate("1", entry.connection, f"{record} was {known} before")
@@ -134,7 +142,11 @@ class Monitor:
         else:
             planned = record.epoch == landed.epoch or landed.moved_to == record.epoch
             if landed.joined and planned and record.number != landed.number + 1:
-                self.violate("hand-over", entry.connection, f"{record} landed after message {landed.number} of epoch {landed.epoch}")
+                self.violate(
+                    "hand-over",
+                    entry.connection,
+                    f"{record} landed after message {landed.number} of epoch {landed.epoch}",
+                )
             landed.number = record.number
             landed.joined = True
         landed.epoch, landed.seq = record.epoch, record.seq
@@ -159,9 +171,18 @@ class Monitor:
             row = self._table.rows.get(connection_key(event.connection), {})
             session = self._table.rows.get(session_key(str(row.get("owner"))))
             life = self.lives.get(str(row.get("owner")))
-            mine = life is not None and life.process is process and session is not None and session["state"] != SessionState.DEAD
+            mine = (
+                life is not None
+                and life.process is process
+                and session is not None
+                and session["state"] != SessionState.DEAD
+            )
             if mine and row["epoch"] == event.epoch and row["desired"] == "RUNNING":
-                self.violate("4", event.connection, f"{process.name} drops it in epoch {event.epoch}: {event.reason}; the row says it is its own")
+                self.violate(
+                    "4",
+                    event.connection,
+                    f"{process.name} drops it in epoch {event.epoch}: {event.reason}; the row says it is its own",
+                )
 
     def wrote(self, process: Process, write: Write, before: Item | None, after: Item | None) -> None:
         """A write met the table."""
@@ -173,7 +194,12 @@ class Monitor:
                 life.tried = 0
             return
         self.counts[f"{name} {'applied' if after is not None else 'refused'}"] += 1
-        self.note(name, write.key.sk if write.key.pk.startswith("SESSIONS#") else connection_of(write.key.pk), process.name, _change(before, after))
+        self.note(
+            name,
+            write.key.sk if write.key.pk.startswith("SESSIONS#") else connection_of(write.key.pk),
+            process.name,
+            _change(before, after),
+        )
         if after is None:
             return
         if name == "open":
@@ -196,14 +222,18 @@ class Monitor:
                 self.violate("1", None, f"{process.name} says that {session} of {subject.name} has exited, but it runs")
         elif after["dead_by"] == DeadBy.JUDGE:
             if now - life.beaten_at < 0.9 * self.timings.takeover:
-                self.violate("4", None, f"{process.name} declares {session} dead {now - life.beaten_at:.2f} s after a heartbeat")
+                self.violate(
+                    "4", None, f"{process.name} declares {session} dead {now - life.beaten_at:.2f} s after a heartbeat"
+                )
             if not subject.alive or subject.undisturbed_for() < 2 * self.timings.takeover:
                 return
             if self.excused(subject) and life.tried >= 3 and now - life.beaten_at > self.timings.takeover * 0.8:
                 self.counts["unlucky sessions"] += 1
                 return
             self.violate(
-                "4", None, f"{process.name} declares {session} dead, though {subject.name} is well; heartbeat {now - life.beaten_at:.2f} s ago"
+                "4",
+                None,
+                f"{process.name} declares {session} dead, though {subject.name} is well; heartbeat {now - life.beaten_at:.2f} s ago",
             )
         elif process.name not in self.stopping and now - life.beaten_at < 0.85 * self.timings.give_up:
             self.violate("4", None, f"{process.name} gives {session} up {now - life.beaten_at:.2f} s after a heartbeat")
@@ -266,14 +296,24 @@ class Monitor:
         if cursor is not None and name in ("checkpoint", *ENDING):
             known = before.get("cursor")
             if known is not None and int(cursor.split(":")[0]) < int(known.split(":")[0]):
-                self.violate("2", connection, f"{name} of {process.name} takes the cursor back from {known} to {cursor}")
+                self.violate(
+                    "2", connection, f"{name} of {process.name} takes the cursor back from {known} to {cursor}"
+                )
             # What waited to be stored when its writer went on in a new epoch of its own is no older owner's.
             landed = self.landings.get(connection)
             author = landed.emitters.get(int(cursor.split(":")[0])) if landed is not None else None
             if name == "checkpoint" and int(cursor.split(":")[0]) != before["epoch"] and author != process.name:
-                self.violate("2", connection, f"{name} of {cursor} by {process.name} is accepted in epoch {before['epoch']}")
-        if name in ("park", "stop", "fail") and status and status.get("generation", before["generation"]) != before["generation"]:
-            self.violate("told", connection, f"{name} of {process.name} is about {status}, not generation {before['generation']}")
+                self.violate(
+                    "2", connection, f"{name} of {cursor} by {process.name} is accepted in epoch {before['epoch']}"
+                )
+        if (
+            name in ("park", "stop", "fail")
+            and status
+            and status.get("generation", before["generation"]) != before["generation"]
+        ):
+            self.violate(
+                "told", connection, f"{name} of {process.name} is about {status}, not generation {before['generation']}"
+            )
         if name == "status" and status and "epoch" in status and status["epoch"] != before["epoch"]:
             self.violate("2", connection, f"status {status} of {process.name} is accepted in epoch {before['epoch']}")
 
@@ -287,9 +327,11 @@ class Monitor:
 def _change(before: Item | None, after: Item | None) -> Any:
     """What a write changed, for the trace."""
     if after is None:
-        return "refused", None if before is None else (before.get("owner", before.get("state")), before.get("epoch", before.get("seq")))
+        return "refused", None if before is None else (
+            before.get("owner", before.get("state")),
+            before.get("epoch", before.get("seq")),
+        )
     old = before or {}
     return {name: value for name, value in after.items() if old.get(name) != value} | {
         name: None for name in old if name not in after
     }
-

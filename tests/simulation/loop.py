@@ -1,22 +1,28 @@
 """Virtual time: one asyncio event loop per simulated process, and one timetable that steps them all.
 
 Nothing here reads a real clock, a selector or a thread. A run is decided by the seed alone: callbacks run in the order
-in which they were scheduled, and tasks hash by creation, so that even the order of a `set` of tasks is the same each time.
+in which they were scheduled, and tasks hash by creation, so that even a `set` of tasks has the same order each time.
 """
 
 import asyncio
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from contextlib import suppress
 from contextvars import Context
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 STEP_LIMIT = 100_000
 """Callbacks at one instant of virtual time; more than this is a loop that never sleeps."""
 
 ROUNDING = 1e-9
 """Seconds added until a timer is due on the local clock in spite of floating point."""
+
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Livelock(Exception):
@@ -38,7 +44,7 @@ class Timetable:
     def at(self, when: float, act: Callable[..., object], *args: Any) -> None:
         """Call `act(*args)` at world time `when`, or now if that is over."""
         self._number += 1
-        heappush(self._heap, (when if when > self.now else self.now, self._number, act, args))
+        heappush(self._heap, (max(when, self.now), self._number, act, args))
 
     def after(self, delay: float, act: Callable[..., object], *args: Any) -> None:
         """Call `act(*args)` when `delay` seconds of world time have passed."""
@@ -122,7 +128,9 @@ class LocalClock:
 class _Handle(asyncio.TimerHandle):
     __slots__ = ()
 
-    def __init__(self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> None:
+    def __init__(
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    ) -> None:
         self._when = when
         self._callback = callback
         self._args = args
@@ -153,7 +161,9 @@ class _Task(asyncio.Task[Any]):
 class Loop(asyncio.BaseEventLoop):
     """An event loop whose time is the local clock of its process, stepped by its process."""
 
-    def __init__(self, clock: LocalClock, wake: Callable[[], None], failed: Callable[[BaseException, str], None]) -> None:
+    def __init__(
+        self, clock: LocalClock, wake: Callable[[], None], failed: Callable[[BaseException, str], None]
+    ) -> None:
         super().__init__()
         self._clock = clock
         self._wake = wake
@@ -171,7 +181,9 @@ class Loop(asyncio.BaseEventLoop):
     def get_debug(self) -> bool:
         return False
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
         handle = _Handle(0.0, callback, args, context)
         self._due.append(handle)
         if not self.awake:
@@ -179,7 +191,9 @@ class Loop(asyncio.BaseEventLoop):
             self._wake()
         return handle
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
         handle = _Handle(when, callback, args, context)
         self._number += 1
         heappush(self._timers, (when, self._number, handle))
@@ -187,7 +201,9 @@ class Loop(asyncio.BaseEventLoop):
             self._wake()
         return handle
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
         return self.call_at(self._clock.monotonic() + delay, callback, *args, context=context)
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -201,15 +217,19 @@ class Loop(asyncio.BaseEventLoop):
         _Task.__init__(task, coro, loop=self, name=str(name) if name is not None else "task", context=context)
         return task
 
-    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
         raise NotImplementedError("there are no threads in the simulation")
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> "asyncio.Future[T]":
         raise NotImplementedError("there are no threads in the simulation")
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        self._failed(error if isinstance(error, BaseException) else RuntimeError("no exception"), str(context.get("message")))
+        self._failed(
+            error if isinstance(error, BaseException) else RuntimeError("no exception"), str(context.get("message"))
+        )
 
     def next_timer(self) -> float | None:
         """When the first timer is due, on the local clock; None if there is none."""
@@ -231,7 +251,7 @@ class Loop(asyncio.BaseEventLoop):
             while due:
                 handle = due.popleft()
                 callback, args, context = handle._callback, handle._args, handle._context
-                if callback is None or args is None:
+                if handle._cancelled:
                     continue
                 if budget == 0:
                     due.appendleft(handle)
@@ -263,16 +283,17 @@ class Loop(asyncio.BaseEventLoop):
 
     def bury(self) -> None:
         """Free what is suspended, after the last step of the world."""
+        if self.is_closed():
+            return
         if not self.dropped:
             self.drop()
         for task in self._kept:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             coroutine = task.get_coro()
             if isinstance(coroutine, Coroutine):
-                try:
+                # One that awaits while it is closed says so; there is nobody left to wait for.
+                with suppress(RuntimeError):
                     coroutine.close()
-                except RuntimeError:
-                    pass  # it awaits while it is closed; there is nobody left to wait for
         self._kept.clear()
         self._due.clear()
         self._timers.clear()

@@ -53,10 +53,14 @@ MUTATIONS = (
     Mutation(
         "the deadline counts from the last attempt",
         "session.py",
-        "            try:\n                result = await self._store.write(write)\n",
-        "            try:\n                sent_at = self._clock.now()\n                result = await self._store.write(write)\n",
+        "                async with asyncio.timeout(self._timings.call_timeout):\n                    result",
+        "                async with asyncio.timeout(self._timings.call_timeout):\n"
+        "                    sent_at = self._clock.now()\n"
+        "                    result",
     ),
-    Mutation("the guard is five seconds late", "session.py", "now < self._deadline and", "now < self._deadline + 5 and"),
+    Mutation(
+        "the guard is five seconds late", "session.py", "now < self._deadline and", "now < self._deadline + 5 and"
+    ),
     Mutation(
         "a jump of the clock changes nothing",
         "session.py",
@@ -97,7 +101,7 @@ MUTATIONS = (
     Mutation(
         "a verdict does not name the number that stood still",
         "writes.py",
-        "() if seen_seq is None else (Equals(\"seq\", seen_seq),)",
+        '() if seen_seq is None else (Equals("seq", seen_seq),)',
         "()",
     ),
     Mutation(
@@ -119,8 +123,15 @@ MUTATIONS = (
         "            while False:\n",
     ),
     # Taking
-    Mutation("a session whose row is absent is dead at once", "holdings.py", "- absent_since < self._timings.takeover", "< 0"),
-    Mutation("a row is claimed from a living session", "holdings.py", "                if session.alive:\n", "                if False:\n"),
+    Mutation(
+        "a session whose row is absent is dead at once", "holdings.py", "- absent_since < self._timings.takeover", "< 0"
+    ),
+    Mutation(
+        "a row is claimed from a living session",
+        "holdings.py",
+        "                if session.alive:\n",
+        "                if False:\n",
+    ),
     Mutation(
         "a claim ignores what is wanted",
         "writes.py",
@@ -148,25 +159,31 @@ MUTATIONS = (
         "            )\n",
     ),
     Mutation(
-        "after a death by exit the new owner emits at once",
+        "a new owner emits at once",
         "holdings.py",
-        "return self._late if vacancy.dead_by is DeadBy.EXIT else 0.0",
-        "return 0.0",
+        "self._clock.now() + self._timings.rate_ratio * self._timings.drain",
+        "self._clock.now()",
     ),
     Mutation(
-        "after a death by exit the new owner waits D by its own clock",
+        "a new owner waits D by its own clock",
         "holdings.py",
-        "self._late = timings.rate_ratio * timings.drain",
-        "self._late = timings.drain",
+        "self._clock.now() + self._timings.rate_ratio * self._timings.drain",
+        "self._clock.now() + self._timings.drain",
     ),
     Mutation("deaths by exit are not counted", "holdings.py", "strike=vacancy.dead_by is DeadBy.EXIT", "strike=False"),
     Mutation(
-        "only the first page of the index is read", "holdings.py", "        while page.next is not None:\n", "        while False:\n"
+        "only the first page of the index is read",
+        "holdings.py",
+        "        while page.next is not None:\n",
+        "        while False:\n",
     ),
     Mutation("dead sessions are swept once", "sweeper.py", "for owner in (*dead, *shards)", "for owner in shards"),
     Mutation("a claim that landed late is not adopted", "holdings.py", "(running ^ set(", "(running - set("),
     Mutation(
-        "the self-audit reads only rows that the index shows wrong", "holdings.py", ") | turn | unsettled)", ") | unsettled)"
+        "the self-audit reads only rows that the index shows wrong",
+        "holdings.py",
+        ") | turn | unsettled)",
+        ") | unsettled)",
     ),
     # Holding
     Mutation(
@@ -188,14 +205,17 @@ MUTATIONS = (
         "newer = False",
     ),
     Mutation(
-        "a row that is not wanted is not let go", "decisions.py", "        return Act.FINALIZE\n    if row.epoch > holding.epoch:", "        return Act.NOTHING\n    if row.epoch > holding.epoch:"
+        "a row that is not wanted is not let go",
+        "decisions.py",
+        "        return Act.FINALIZE\n    if row.epoch > holding.epoch:",
+        "        return Act.NOTHING\n    if row.epoch > holding.epoch:",
     ),
     # Letting go
     Mutation(
         "a connection is released before it is flushed",
         "holdings.py",
         "            remains = await holding.settle()\n            if remains is None:\n                return False\n",
-        "            remains = Remains(cursor=None, handoff=writes.Handoff(digests=b\"\", last_seq=0))\n",
+        '            remains = Remains(cursor=None, handoff=writes.Handoff(digests=b"", last_seq=0))\n',
     ),
     Mutation(
         "a connection is shown as closed before its socket is",
@@ -209,7 +229,9 @@ MUTATIONS = (
         '                Equals("generation", row.generation),\n                Equals("desired", row.desired.value),\n',
         "",
     ),
-    Mutation("a failure ignores a newer request", "writes.py", 
+    Mutation(
+        "a failure ignores a newer request",
+        "writes.py",
         '(*_held(str(row.owner), row.epoch), Equals("generation", row.generation))',
         "(*_held(str(row.owner), row.epoch),)",
     ),
@@ -238,15 +260,30 @@ MUTATIONS = (
         "handoff = row.handoff if self.phase is Phase.STANDBY else None",
         "handoff = None",
     ),
-    Mutation("a regrant keeps the epoch", "writes.py", 'set={"epoch": epoch + 1, "grant": nonce}', 'set={"epoch": epoch, "grant": nonce}'),
+    Mutation(
+        "a regrant keeps the epoch",
+        "writes.py",
+        'set={"epoch": epoch + 1, "grant": nonce}',
+        'set={"epoch": epoch, "grant": nonce}',
+    ),
     Mutation(
         "a ready standby need not have been invited",
         "writes.py",
         '            Equals("next.session", offer.session),\n            Equals("next.nonce", offer.nonce),\n',
         "",
     ),
-    Mutation("a standby emits before it is the owner", "decisions.py", "    if row.epoch < holding.for_epoch:\n        return Act.NOTHING\n    if row.owner == session:\n", "    if row.owner is not None:\n"),
-    Mutation("a connection is handed to whoever was asked, dead or alive", "handover.py", "if not await self._live(offer.session):", "if False:"),
+    Mutation(
+        "a standby emits before it is the owner",
+        "decisions.py",
+        "    if row.epoch < holding.for_epoch:\n        return Act.NOTHING\n    if row.owner == session:\n",
+        "    if row.owner is not None:\n",
+    ),
+    Mutation(
+        "a connection is handed to whoever was asked, dead or alive",
+        "handover.py",
+        "if not await self._live(offer.session):",
+        "if False:",
+    ),
     Mutation(
         "an unknown transfer is taken to be refused",
         "handover.py",
@@ -257,13 +294,17 @@ MUTATIONS = (
 )
 
 
-def hunt(mutation: Mutation, seeds: int) -> tuple[bool, str]:
+def copy(source: Path, target: Path) -> None:
+    """Copy the packages that a run needs."""
+    for package in ("leases", "tests/simulation"):
+        shutil.copytree(source / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def hunt(mutation: Mutation, seeds: int, source: Path = ROOT) -> tuple[bool, str]:
     """Whether a seed finds the mutation, and which promise it breaks."""
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         packages = Path(folder)
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "leases", packages / "leases", ignore=ignored)
-        shutil.copytree(ROOT / "tests" / "simulation", packages / "tests" / "simulation", ignore=ignored)
+        copy(source, packages)
         mutation.apply(packages)
         started = time.perf_counter()
         done = subprocess.run(
@@ -289,8 +330,10 @@ def main() -> int:
     asked = parser.parse_args()
     chosen = [mutation for mutation in MUTATIONS if asked.word in mutation.what]
     found = 0
-    with ThreadPoolExecutor(asked.jobs) as pool:
-        hunts = {pool.submit(hunt, mutation, asked.seeds): mutation for mutation in chosen}
+    with tempfile.TemporaryDirectory(prefix="unbroken-") as folder, ThreadPoolExecutor(asked.jobs) as pool:
+        # From one copy, so that edits meanwhile do not mix versions.
+        copy(ROOT, Path(folder))
+        hunts = {pool.submit(hunt, mutation, asked.seeds, Path(folder)): mutation for mutation in chosen}
         for done in as_completed(hunts):
             hit, how = done.result()
             found += hit

@@ -10,13 +10,29 @@ from tests.simulation.loop import LocalClock, Loop, Timetable
 class Process:
     """Code on an event loop. It can be stopped (SIGSTOP), go on, and crash; its machine can freeze under it."""
 
-    __slots__ = ("_amid", "_armed_for", "_faults", "_stopped", "_timetable", "alive", "calm_since", "clock", "loop", "name", "on_exit")
+    __slots__ = (
+        "_amid",
+        "_armed_for",
+        "_faults",
+        "_stopped",
+        "_timetable",
+        "alive",
+        "calm_since",
+        "clock",
+        "loop",
+        "name",
+        "on_exit",
+    )
 
-    def __init__(self, timetable: Timetable, name: str, clock: LocalClock, failed: Callable[["Process", str], None]) -> None:
+    def __init__(
+        self, timetable: Timetable, name: str, clock: LocalClock, failed: Callable[["Process", str], None]
+    ) -> None:
         self._timetable = timetable
         self.name = name
         self.clock = clock
-        self.loop = Loop(clock, self._wake, lambda error, what: failed(self, f"{type(error).__name__}: {error} ({what})"))
+        self.loop = Loop(
+            clock, self._wake, lambda error, what: failed(self, f"{type(error).__name__}: {error} ({what})")
+        )
         self.alive = True
         self.on_exit: list[Callable[[], None]] = []
         """What the outside does when the process is gone: its sockets close, its parent reaps it."""
@@ -122,7 +138,7 @@ class Process:
 class Machine:
     """A task of the fleet: processes that share clocks and fate."""
 
-    __slots__ = ("frozen", "_timetable", "clock", "name", "processes")
+    __slots__ = ("_timetable", "clock", "frozen", "name", "processes")
 
     def __init__(self, timetable: Timetable, name: str, clock: LocalClock) -> None:
         self._timetable = timetable

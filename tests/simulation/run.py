@@ -131,7 +131,10 @@ def _many(seeds: list[int], jobs: int, keep_going: bool) -> int:
                 pool.shutdown(cancel_futures=True)
                 break
     took = time.perf_counter() - started
-    print(f"{len(converged)} seeds, {virtual / 3600:.1f} virtual hours in {took:.0f} s; {len(bad)} broke a promise", end="")
+    print(
+        f"{len(converged)} seeds, {virtual / 3600:.1f} virtual hours in {took:.0f} s; {len(bad)} broke a promise",
+        end="",
+    )
     print(": " + " ".join(str(outcome.seed) for outcome in bad) if bad else "")
     converged.sort()
     if converged:

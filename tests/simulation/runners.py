@@ -31,7 +31,9 @@ class Outside:
 
     __slots__ = ("crash", "dialling_fails", "distrusted", "feeds", "process", "rng", "stream", "timetable")
 
-    def __init__(self, process: Process, timetable: Timetable, rng: Random, feeds: dict[str, Feed], stream: Stream) -> None:
+    def __init__(
+        self, process: Process, timetable: Timetable, rng: Random, feeds: dict[str, Feed], stream: Stream
+    ) -> None:
         self.process = process
         self.timetable = timetable
         self.rng = rng

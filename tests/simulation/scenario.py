@@ -58,7 +58,9 @@ class Scenario:
 
     def _fleet(self) -> None:
         rng, world = self.rng, self.world
-        shape = rng.choice(((1, 1), (1, 1, 1), (2, 2), (2, 1), (1, 1, 1, 1), (1, 2, 1), (1,), (1,) * rng.randint(7, 10)))
+        shape = rng.choice(
+            ((1, 1), (1, 1, 1), (2, 2), (2, 1), (1, 1, 1, 1), (1, 2, 1), (1,), (1,) * rng.randint(7, 10))
+        )
         self.shape = shape
         for number, workers in enumerate(shape):
             if number == 0 or rng.random() < 0.7:
@@ -207,7 +209,9 @@ class Scenario:
             if not task.lost:
                 workers, revision = max(1, len(task.workers)), task.revision
                 task.lose()
-                self.world.timetable.after(min(longest, 5 * self.rng.random()), self.world.start_task, workers, revision)
+                self.world.timetable.after(
+                    min(longest, 5 * self.rng.random()), self.world.start_task, workers, revision
+                )
         return True
 
     def _lose_most(self, longest: float, chance: float) -> bool:
@@ -448,7 +452,9 @@ def _timings(chance: float) -> Timings:
         return Timings(takeover=6.6)
     if chance < 0.8:
         return Timings(takeover=6.6, give_up=15.0)
-    return Timings(heartbeat=0.5, self_fence=2.7, drain=0.6, takeover=3.63, judge_poll=0.4, call_timeout=0.9, give_up=20.0)
+    return Timings(
+        heartbeat=0.5, self_fence=2.7, drain=0.6, takeover=3.63, judge_poll=0.4, call_timeout=0.9, give_up=20.0
+    )
 
 
 FAULTS: list[Callable[[Scenario, float, float], bool]] = [
@@ -484,4 +490,3 @@ FAULTS: list[Callable[[Scenario, float, float], bool]] = [
     Scenario._upstream_refuses,
     Scenario._force_release,
 ]
-

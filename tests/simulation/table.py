@@ -5,10 +5,11 @@
 
 import asyncio
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from leases.conditions import (
     Absent,
@@ -46,30 +47,29 @@ def _same(stored: Any, value: Any) -> bool:
 
 def evaluate(condition: Condition, row: Item | None) -> bool:
     """Whether a condition holds for a row, or for the absence of one."""
-    row = row or {}
+    row = {} if row is None else row
     match condition:
         case AllOf(parts):
             return all(evaluate(part, row) for part in parts)
-        case Equals(path, value):
-            return _same(_at(row, path), value)
-        case OneOf(path, values):
-            stored = _at(row, path)
-            return any(_same(stored, value) for value in values)
         case AnyOf(parts):
             return any(evaluate(part, row) for part in parts)
-        case Below(path, value):
-            stored = _at(row, path)
-            return isinstance(stored, int) and not isinstance(stored, bool) and stored < value
-        case Absent(path):
-            return _at(row, path) is MISSING
-        case FewerThan(path, count):
-            stored = _at(row, path)
-            return isinstance(stored, frozenset | list | Mapping) and len(stored) < count
+    stored = _at(row, condition.path)
+    match condition:
+        case Equals():
+            return _same(stored, condition.value)
+        case OneOf():
+            return any(_same(stored, value) for value in condition.values)
+        case Below():
+            return isinstance(stored, int) and not isinstance(stored, bool) and stored < condition.value
+        case Absent():
+            return stored is MISSING
+        case FewerThan():
+            return isinstance(stored, frozenset | list | Mapping) and len(stored) < condition.count
 
 
 def apply(write: Write, row: Item | None) -> dict[str, Any]:
     """The row after a write whose condition holds. Raises `ValueError` where DynamoDB would refuse the expression."""
-    after = dict(row) if row is not None else {"pk": write.key.pk, "sk": write.key.sk}
+    after: dict[str, Any] = dict(row) if row is not None else {"pk": write.key.pk, "sk": write.key.sk}
     for path, value in write.set.items():
         name, _, field = path.partition(".")
         if not field:
@@ -83,11 +83,9 @@ def apply(write: Write, row: Item | None) -> dict[str, Any]:
     for name, elements in write.add.items():
         after[name] = after.get(name, frozenset()) | elements
     for name, elements in write.delete.items():
-        left = after.get(name, frozenset()) - elements
-        if left:
-            after[name] = left
-        else:
-            after.pop(name, None)
+        after[name] = after.get(name, frozenset()) - elements
+        if not after[name]:
+            del after[name]
     return after
 
 
@@ -152,7 +150,7 @@ class Table:
         self.rows: dict[Key, dict[str, Any]] = {}
         self.witnesses: list[Witness] = []
         self.calls = 0
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
         self._past: dict[Key, tuple[list[float], list[dict[str, Any]]]] = {}
         self._connections: list[Key] = []
         self._sessions: dict[str, list[Key]] = {}
@@ -169,10 +167,8 @@ class Table:
         now = self.timetable.now
         if key not in self._past:
             self._past[key] = [], []
-            if key.pk.startswith("SESSIONS#"):
-                keys = self._sessions.setdefault(key.pk, [])
-            else:
-                keys = self._connections
+            of_sessions = key.pk.startswith("SESSIONS#")
+            keys = self._sessions.setdefault(key.pk, []) if of_sessions else self._connections
             keys.append(key)
             keys.sort()
         self.rows[key] = row
@@ -254,6 +250,17 @@ class Table:
         self.weather = CALM if weather == CALM else weather
 
 
+class Fate(NamedTuple):
+    """What becomes of one attempt: how long it is under way, and whether it is refused, arrives, is answered, repeated."""
+
+    there: float
+    back: float | None = None
+    """None: no answer is heard."""
+    refusal: str | None = None
+    arrives: bool = True
+    again: float | None = None
+
+
 class TableStore:
     """The table as one process reaches it. Implements `leases.ports.Store`: one attempt a call, bounded in time."""
 
@@ -269,77 +276,81 @@ class TableStore:
     async def write(self, write: Write) -> Written | Refused:
         for witness in self._table.witnesses:
             witness.sent(self._process, write)
-        result: Written | Refused = await self._call(write.name, write, True, self._table.apply, self._process, write)
+        result: Written | Refused = await self._call(True, self._table.apply, self._process, write)
         return result
 
     async def get(self, key: Key) -> Item | None:
-        row: Item | None = await self._call("get", key, False, self._table.rows.get, key)
+        row: Item | None = await self._call(False, self._table.rows.get, key)
         return row
 
     async def get_many(self, keys: Sequence[Key]) -> Mapping[Key, Item]:
         rows = self._table.rows
         if not keys:
             return {}
-        found: Mapping[Key, Item] = await self._call(
-            "get_many", keys, False, lambda: {key: rows[key] for key in keys if key in rows}
-        )
+        found: Mapping[Key, Item] = await self._call(False, lambda: {key: rows[key] for key in keys if key in rows})
         return found
 
     async def owned_by(self, owner: str, start: str | None) -> Page[str]:
-        page: Page[str] = await self._call("owned_by", owner, False, self._table.owned_by, owner, start)
+        page: Page[str] = await self._call(False, self._table.owned_by, owner, start)
         return page
 
     async def sessions(self, shard: int, start: str | None) -> Page[Item]:
-        page: Page[Item] = await self._call("sessions", shard, False, self._table.sessions, shard, start)
+        page: Page[Item] = await self._call(False, self._table.sessions, shard, start)
         return page
 
-    def _call(self, name: str, what: object, changes: bool, act: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
-        table, process = self._table, self._process
-        weather, random, timetable = table.weather, table.rng.random, table.timetable
+    def _call(self, changes: bool, act: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
+        timetable, process = self._table.timetable, self._process
+        future: asyncio.Future[Any] = process.loop.create_future()
+        fate = self._fate(changes)
+        if fate.again is not None:
+            timetable.after(fate.there + fate.again, act, *args)
+        if fate.refusal is not None:
+            timetable.after(fate.there, _fail, process, future, fate.refusal)
+        elif fate.back is not None and (fate.there + fate.back) * process.clock.rate < self._timeout:
+            timetable.after(fate.there, _serve, timetable, process, future, fate.back, act, args)
+        else:
+            if changes and fate.arrives:
+                timetable.after(fate.there, act, *args)
+            process.loop.call_later(self._timeout, _set, future, None, Unknown("no answer"))
+        return future
+
+    def _fate(self, changes: bool) -> Fate:
+        """What becomes of one attempt."""
+        table = self._table
+        weather, random, count = table.weather, table.rng.random, table.counts
         table.calls += 1
-        loop = process.loop
-        future: asyncio.Future[Any] = loop.create_future()
         there = weather.delay + random() * weather.spread
         back = weather.delay + random() * weather.spread
-        if weather is not CALM or self.cut is not None:
-            if weather.slow and random() < weather.slow:
-                there += random() * weather.slow_seconds
-                back += random() * weather.slow_seconds * 0.3
-            if self.cut == "both" or weather.down or (changes and weather.unwritable):
-                table.counts["unreachable"] = table.counts.get("unreachable", 0) + 1
-                if random() < 0.5:
-                    timetable.after(there, _fail, process, future, "connection refused")
-                else:
-                    loop.call_later(self._timeout, _set, future, None, Unknown("no answer"))
-                return future
-            if random() < weather.throttled:
-                table.counts["throttled"] = table.counts.get("throttled", 0) + 1
-                timetable.after(there + back, _fail, process, future, "throttled")
-                return future
-            if changes:
-                if random() < weather.late:
-                    table.counts["late"] = table.counts.get("late", 0) + 1
-                    there += random() * weather.late_seconds
-                if random() < weather.repeated:
-                    table.counts["repeated"] = table.counts.get("repeated", 0) + 1
-                    timetable.after(there + random() * weather.late_seconds, act, *args)
-            if self.cut == "answers" or random() < weather.unanswered:
-                table.counts["unanswered"] = table.counts.get("unanswered", 0) + 1
-                if changes:
-                    timetable.after(there, act, *args)
-                loop.call_later(self._timeout, _set, future, None, Unknown("no answer"))
-                return future
-        if (there + back) * process.clock.rate < self._timeout:
-            timetable.after(there, _serve, timetable, process, future, back, act, args)
-        else:
-            if changes:
-                timetable.after(there, act, *args)
-            loop.call_later(self._timeout, _set, future, None, Unknown("no answer in time"))
-        return future
+        if weather is CALM and self.cut is None:
+            return Fate(there, back)
+        if weather.slow and random() < weather.slow:
+            there += random() * weather.slow_seconds
+            back += random() * weather.slow_seconds * 0.3
+        if self.cut == "both" or weather.down or (changes and weather.unwritable):
+            count["unreachable"] += 1
+            return Fate(there, refusal="connection refused") if random() < 0.5 else Fate(there, arrives=False)
+        if random() < weather.throttled:
+            count["throttled"] += 1
+            return Fate(there, refusal="throttled")
+        again = None
+        if changes and random() < weather.late:
+            count["late"] += 1
+            there += random() * weather.late_seconds
+        if changes and random() < weather.repeated:
+            count["repeated"] += 1
+            again = random() * weather.late_seconds
+        answered = self.cut != "answers" and random() >= weather.unanswered
+        count["unanswered"] += not answered
+        return Fate(there, back if answered else None, again=again)
 
 
 def _serve(
-    timetable: Timetable, process: Process, future: "asyncio.Future[Any]", back: float, act: Callable[..., Any], args: tuple[Any, ...]
+    timetable: Timetable,
+    process: Process,
+    future: "asyncio.Future[Any]",
+    back: float,
+    act: Callable[..., Any],
+    args: tuple[Any, ...],
 ) -> None:
     timetable.after(back, _answer, process, future, act(*args))
 

@@ -430,7 +430,11 @@ class World:
         if runner.generation != row["generation"]:
             problems.append(f"generation {runner.generation} runs, {row['generation']} is wanted")
         # A status write that lands late overwrites a later one of the same epoch, until the next change of state.
-        accepted = runner.reports if self.table.counts.get("late") or self.table.counts.get("repeated") else runner.reports[-1:]
+        accepted = (
+            runner.reports
+            if self.table.counts.get("late") or self.table.counts.get("repeated")
+            else runner.reports[-1:]
+        )
         if status not in accepted or status["epoch"] != row["epoch"]:
             problems.append(f"is shown as {status}")
         return problems
