@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from leases.rows import DeadBy
+from leases.rows import DeadBy, Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +185,13 @@ class StoreFailed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadableRow:
+    """A row lacks what it must have, or says what nobody understands. It is left as it is, and what it is about too."""
+
+    key: Key
+
+
 Event = (
     SessionOpened
     | HeartbeatAcknowledged
@@ -208,6 +215,7 @@ Event = (
     | Regranted
     | StandbyEnded
     | StoreFailed
+    | UnreadableRow
 )
 
 

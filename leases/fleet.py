@@ -9,7 +9,7 @@ from functools import cached_property
 from hashlib import blake2b
 
 from leases.ports import Store
-from leases.rows import SESSION_SHARDS, SessionRow, SessionState
+from leases.rows import SESSION_SHARDS, Item, Key, SessionRow, SessionState, readable
 
 JUDGES = 3
 WARM_JUDGES = 2
@@ -111,16 +111,18 @@ class FleetView:
     def __init__(self) -> None:
         self.current = Fleet()
 
-    async def refresh(self, store: Store) -> None:
-        """List all sessions. Raises `Unknown`; the old listing then stays."""
-        rows: list[SessionRow] = []
+    async def refresh(self, store: Store) -> list[Key]:
+        """List all sessions; returns the keys of unreadable rows. Raises `Unknown`; the old listing then stays."""
+        items: list[Item] = []
         for shard in range(SESSION_SHARDS):
             page = await store.sessions(shard, None)
-            rows.extend(map(SessionRow.from_item, page.items))
+            items.extend(page.items)
             while page.next is not None:
                 page = await store.sessions(shard, page.next)
-                rows.extend(map(SessionRow.from_item, page.items))
+                items.extend(page.items)
+        rows, unreadable = readable(SessionRow.from_item, items)
         self.current = Fleet(rows)
+        return unreadable
 
     def bury(self, session: str) -> None:
         """A session is known to be dead before the next listing shows it."""

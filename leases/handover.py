@@ -53,7 +53,8 @@ class HandOver:
             answer = holding.answer = asyncio.get_running_loop().create_future()
         ready = await self._answer(answer, connection, target)
         async with self._holdings.lock(connection):
-            holding.answer = None
+            if holding.answer is answer:
+                holding.answer = None
             if self._owned(connection) is not holding or holding.offer is not offer:
                 return self._owned(connection) is None
             if not ready:

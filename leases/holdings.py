@@ -28,8 +28,10 @@ from leases.rows import (
     Offer,
     SessionRow,
     connection_key,
+    connection_of,
     is_free,
     is_session,
+    readable,
     session_key,
 )
 from leases.scribe import Scribe
@@ -99,6 +101,8 @@ class Holdings:
         """Sessions that own a row but have none of their own, and since when they were seen so."""
         self._buried: dict[str, Vacancy] = {}
         """Sessions known to be DEAD, which is final."""
+        self._unreadable: set[str] = set()
+        """Connections among those last read whose row nobody understands: what is run of them goes on."""
         self._audits = 0
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -143,7 +147,11 @@ class Holdings:
                 return Considered.DONE
             if not is_free(row.owner) and not is_session(row.owner):
                 return Considered.DONE
-            vacancy = await self._vacancy(row)
+            try:
+                vacancy = await self._vacancy(row)
+            except Unknown as unknown:
+                self._observer.saw(events.StoreFailed("read of the owner's session", str(unknown)))
+                return Considered.LATER
             if vacancy is None:
                 return Considered.LATER if row.owner in self._absent else Considered.DONE
             if row.desired is not Desired.RUNNING:
@@ -158,11 +166,7 @@ class Holdings:
             return Vacancy(None)
         owner = str(row.owner)
         if owner not in self._buried:
-            try:
-                item = await self.store.get(session_key(owner))
-            except Unknown as unknown:
-                self._observer.saw(events.StoreFailed("read of the owner's session", str(unknown)))
-                return None
+            item = await self.store.get(session_key(owner))
             if item is None:
                 absent_since = self._absent.setdefault(owner, self._clock.now())
                 if self._clock.now() - absent_since < self._timings.takeover:
@@ -170,10 +174,10 @@ class Holdings:
                 self._buried[owner] = Vacancy(None)
             else:
                 self._absent.pop(owner, None)
-                session = SessionRow.from_item(item)
-                if session.alive:
+                sessions, _ = readable(SessionRow.from_item, (item,))
+                if not sessions or sessions[0].alive:
                     return None
-                self._buried[owner] = Vacancy(session.dead_by, session.died_at)
+                self._buried[owner] = Vacancy(sessions[0].dead_by, sessions[0].died_at)
         return self._buried[owner]
 
     async def _claim(self, row: ConnectionRow, vacancy: Vacancy) -> Considered:
@@ -231,7 +235,7 @@ class Holdings:
         if EVERYTHING in wanted:
             wanted = {*self._all, *await self.listed(self.session.id)}
         rows = await self.rows(wanted)
-        for connection in wanted:
+        for connection in wanted - self._unreadable:
             self._spawn(self.act(connection, rows.get(connection)))
 
     def look_later(self, connection: str) -> None:
@@ -270,6 +274,8 @@ class Holdings:
         ]
         rows = await self.rows([holding.connection for holding in watched])
         for holding in watched:
+            if holding.connection in self._unreadable:
+                continue
             self._spawn(self.act(holding.connection, rows.get(holding.connection)))
             if holding.phase is Phase.STANDBY and now - holding.named_at > STANDBY_SECONDS:
                 self._dismiss(holding, "no offer names it any more")
@@ -285,9 +291,12 @@ class Holdings:
         return found
 
     async def rows(self, connections: Iterable[str]) -> Mapping[str, ConnectionRow]:
-        """The rows of connections, consistently; absent ones are left out. Raises `Unknown`."""
+        """The rows of connections, consistently; absent and unreadable ones are left out. Raises `Unknown`."""
         items = await self.store.get_many([connection_key(connection) for connection in connections])
-        rows = map(ConnectionRow.from_item, items.values())
+        rows, unreadable = readable(ConnectionRow.from_item, items.values())
+        for key in unreadable:
+            self._observer.saw(events.UnreadableRow(key))
+        self._unreadable = {connection_of(key.pk) for key in unreadable}
         return {row.connection: row for row in rows}
 
     async def act(self, connection: str, row: ConnectionRow | None) -> None:

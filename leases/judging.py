@@ -8,7 +8,7 @@ from leases.conditions import Unknown, Written
 from leases.fleet import Fleet, FleetView
 from leases.judge import Judge, Verdict
 from leases.ports import Clock, Store
-from leases.rows import DeadBy, SessionRow, session_key
+from leases.rows import DeadBy, SessionRow, readable, session_key
 from leases.session import Session
 from leases.sweeper import Sweeper
 from leases.timings import Timings
@@ -56,7 +56,8 @@ class Judging:
     async def _list(self) -> None:
         while True:
             try:
-                await self._view.refresh(self._store)
+                for key in await self._view.refresh(self._store):
+                    self._observer.saw(events.UnreadableRow(key))
             except Unknown as unknown:
                 self._observer.saw(events.StoreFailed("list", str(unknown)))
                 await asyncio.sleep(self._poll)
@@ -88,7 +89,7 @@ class Judging:
                 self._observer.saw(events.StoreFailed("watch", str(unknown)))
                 continue
             now = self._clock.now()
-            for row in map(SessionRow.from_item, items.values()):
+            for row in readable(SessionRow.from_item, items.values())[0]:
                 self._judge.read(row, now)
                 if not row.alive:
                     self._found_dead(row.session)

@@ -3,11 +3,13 @@
 Rows are the truth. Everything else that names a connection (index rows, queue messages, inboxes) is a hint.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 from zlib import crc32
+
+T = TypeVar("T")
 
 Item = Mapping[str, Any]
 """A row as plain Python: str, int, bool, bytes, frozenset[str], list, dict."""
@@ -120,6 +122,21 @@ def is_parked(owner: str | None) -> bool:
 def is_session(owner: str | None) -> bool:
     """Whether an owner value names a session."""
     return owner is not None and not is_free(owner) and not is_parked(owner)
+
+
+def readable(parse: Callable[[Item], T], items: Iterable[Item]) -> tuple[list[T], list[Key]]:
+    """What can be read of some rows, and the keys of those that cannot.
+
+    A row that somebody has edited by hand, or that another version has written, must not take down whoever reads it.
+    """
+    rows: list[T] = []
+    unreadable: list[Key] = []
+    for item in items:
+        try:
+            rows.append(parse(item))
+        except (KeyError, TypeError, ValueError):
+            unreadable.append(Key(item["pk"], item["sk"]))
+    return rows, unreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

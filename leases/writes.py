@@ -309,6 +309,7 @@ def change(row: ConnectionRow, desired: Desired, status: Item | None, ttl: int) 
 
     The caller writes the spec of `row.generation + 1` in the same transaction. Refused, also if only the owner changed
     meanwhile: read it again. A row that a session parks while it is wanted again would else be parked for ever.
+    Strikes are forgiven: what was asked for is something else now.
     """
     moved: dict[str, Any] = {}
     gone: tuple[str, ...] = ()
@@ -330,7 +331,7 @@ def change(row: ConnectionRow, desired: Desired, status: Item | None, ttl: int) 
         key=connection_key(row.connection),
         condition=AllOf((Equals("generation", row.generation), same_owner)),
         set={"generation": row.generation + 1, "desired": desired.value} | moved,
-        remove=gone,
+        remove=(*gone, "strikes"),
     )
 
 

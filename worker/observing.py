@@ -50,6 +50,8 @@ class Watching:
                 count(metrics.CLAIMS)
                 if dead_by is not None and outage is not None:
                     self._meter.sample(metrics.OUTAGE, outage, metrics.Cause(dead_by.value))
+            case events.UnreadableRow(key):
+                self._warn(f"The row {key.pk} {key.sk} cannot be read; leaving it, and what it is about, as they are")
             case events.StruckOut(connection, strikes):
                 count(metrics.STRUCK_OUT)
                 self._warn(

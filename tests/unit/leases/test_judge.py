@@ -1,5 +1,7 @@
 """A session is dead only by an uninterrupted watch, on the judge's own clock."""
 
+from dataclasses import replace
+
 from leases.judge import Judge
 from leases.rows import SessionRow, SessionState
 
@@ -94,12 +96,7 @@ def test_the_holders_takeover_time_counts_not_the_judges() -> None:
     now = 0.0
     while now < 2 * W:
         judge.own_heartbeat(now)
-        judge.read(
-            SessionRow(
-                session="slow", state=SessionState.LIVE, seq=1, takeover_ms=int(3 * W * 1000), capacity=1, held=0, rate=0,
-                revision=1, task_arn="t", inbox=frozenset(), opened_at=0,
-            ), now,
-        )  # fmt: skip
+        judge.read(replace(row(1), takeover_ms=int(3 * W * 1000)), now)
         now += P
     assert judge.verdicts(now - P) == []
 
