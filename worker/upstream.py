@@ -2,6 +2,10 @@
 
 Messages go straight from the parser to a callback. There is no queue, no reader task and no task for pings, which makes
 a message cost about half of what it costs through `websockets.connect().recv()`, and a connection a few KiB less.
+
+Nearly all frames of a feed are alike: a whole message in one frame, all of which has arrived. Such a frame is taken
+from the buffer where it is (`Upstream._receive`); every other one goes through the parser of the library, which alone
+decides what is legal.
 """
 
 import asyncio
@@ -40,6 +44,13 @@ leaves that to the server); then it is aborted."""
 
 DEFLATE_WINDOW_BITS = 12
 """4 KiB of history for each direction instead of 32: thousands of connections share the memory of a process."""
+
+_TEXT = 0x81
+_WHOLE = (_TEXT, 0x82)
+"""The first byte of a message in one frame, without extensions (RFC 6455 section 5.2)."""
+
+_LENGTH_16, _LENGTH_64, _MASKED = 126, 127, 0x80
+"""What the second byte of a frame may be, beside a length below these."""
 
 _INVALID_DATA = 1007
 _ABNORMAL = 1006
@@ -103,11 +114,14 @@ class Upstream(asyncio.BufferedProtocol):
         "_intake",
         "_listener",
         "_loop",
+        "_max_bytes",
         "_muted",
+        "_owed",
         "_partial",
         "_partial_is_text",
         "_paused",
         "_protocol",
+        "_start",
         "_transport",
         "ended_at",
         "heard_at",
@@ -125,6 +139,11 @@ class Upstream(asyncio.BufferedProtocol):
         self._paused = False
         self._partial = _NOTHING
         self._partial_is_text = False
+        self._max_bytes = handshake.max_message_bytes
+        self._start = b""
+        """The beginning of a frame's header, the rest of which is yet to come."""
+        self._owed = 0
+        """How many bytes of the frame that the library has begun to parse are yet to come."""
         self.heard_at = self._loop.time()
         """When the last byte came in, on the loop's clock."""
         self.ended_at: float | None = None
@@ -228,12 +247,10 @@ class Upstream(asyncio.BufferedProtocol):
         self.heard_at = self._loop.time()
         data = bytes(self._buffer[:nbytes])
         protocol = self._protocol
-        if self._head is None:
-            protocol.receive_data(data)
-            events = protocol.events_received()
-        else:
-            events = self._receive_head(self._head, data)
-        self._deliver(events)
+        if self._head is not None:
+            data = self._receive_head(self._head, data)
+        if data:
+            self._receive(data)
         self._flush()
         if protocol.state is State.OPEN:
             if nbytes == len(self._buffer):
@@ -259,8 +276,8 @@ class Upstream(asyncio.BufferedProtocol):
 
     # What came in
 
-    def _receive_head(self, head: bytearray, data: bytes) -> list[Event]:
-        """Take in a part of the handshake's answer; returns the frames that came with it."""
+    def _receive_head(self, head: bytearray, data: bytes) -> bytes:
+        """Take in a part of the handshake's answer; returns what came behind it."""
         head += data
         refused = _refusal(head)
         if refused is None and len(head) > HEAD_BYTES:
@@ -268,26 +285,60 @@ class Upstream(asyncio.BufferedProtocol):
         if refused is not None:
             # The library would wait for the body, which nobody needs and some servers never end.
             self.abort(refused)
-            return []
-        self._protocol.receive_data(data)
+            return b""
+        end = head.find(b"\r\n\r\n")
+        behind = len(head) - end - 4 if end >= 0 else 0
+        self._protocol.receive_data(data[: len(data) - behind])
         if self._protocol.handshake_exc is not None:
             self.abort(_handshake_failure(self._protocol.handshake_exc))
-            return []
-        events = self._protocol.events_received()
-        if not events:
-            return events
+            return b""
+        if not self._protocol.events_received():
+            return b""
         self._head = None
         offered = self._protocol.available_subprotocols
         if offered and self._protocol.subprotocol is None:
             self.abort(Failure(kind=Kind.SUBPROTOCOL, detail="the server chose none of those offered"))
-            return []
+            return b""
         self._listener.opened()
-        # The first event is the handshake's answer.
-        return events[1:]
+        return data[len(data) - behind :]
+
+    def _receive(self, data: bytes) -> None:
+        """Take in a part of the stream of frames."""
+        at = 0
+        if self._owed:
+            at = min(self._owed, len(data))
+            self._owed -= at
+            self._parse(data[:at])
+        elif self._start:
+            data, self._start = self._start + data, b""
+        end = len(data)
+        while at < end:
+            if self._muted or self._protocol.state is not State.OPEN:
+                self._parse(data[at:])
+                return
+            begin = at + 2
+            length = data[at + 1] if begin <= end else _LENGTH_64
+            if length >= _LENGTH_16:
+                begin += 2 if length == _LENGTH_16 else 8
+                if begin > end and length < _MASKED:
+                    self._start = data[at:]
+                    return
+                length = int.from_bytes(data[at + 2 : begin], "big") if length < _MASKED else end
+            stop = begin + length
+            first = data[at]
+            if stop <= end and length <= self._max_bytes and first in _WHOLE and self._partial is _NOTHING:
+                self._tell(data[begin:stop], is_text=first == _TEXT)
+            else:
+                self._owed = max(0, stop - end)
+                self._parse(data[at:stop])
+            at = stop
+
+    def _parse(self, data: bytes) -> None:
+        """Have the library take in a frame, or a part of one."""
+        self._protocol.receive_data(data)
+        self._deliver(self._protocol.events_received())
 
     def _deliver(self, events: list[Event]) -> None:
-        message = self._listener.message
-        intake = self._intake
         for event in events:
             frame = cast("Frame", event)
             opcode = frame.opcode
@@ -305,22 +356,26 @@ class Upstream(asyncio.BufferedProtocol):
                 self._partial = _NOTHING
             else:
                 continue
-            if self._muted:
-                return
-            intake.messages += 1
-            intake.bytes += len(data)
-            if not is_text:
-                message(bytes(data))
-                continue
-            try:
-                text = str(data, "utf-8")
-            except UnicodeDecodeError as error:
-                detail = f"{error.reason} at position {error.start}"
-                self._muted = True
-                self._protocol.fail(_INVALID_DATA, detail)
-                self._over(Failure(kind=Kind.INVALID_DATA, code=_INVALID_DATA, detail=detail), LINGER_SECONDS)
-                return
-            message(text)
+            self._tell(data, is_text=is_text)
+
+    def _tell(self, data: bytes | bytearray | memoryview, *, is_text: bool) -> None:
+        """A whole message has come."""
+        if self._muted:
+            return
+        self._intake.messages += 1
+        self._intake.bytes += len(data)
+        if not is_text:
+            self._listener.message(bytes(data))
+            return
+        try:
+            text = str(data, "utf-8")
+        except UnicodeDecodeError as error:
+            detail = f"{error.reason} at position {error.start}"
+            self._muted = True
+            self._protocol.fail(_INVALID_DATA, detail)
+            self._over(Failure(kind=Kind.INVALID_DATA, code=_INVALID_DATA, detail=detail), LINGER_SECONDS)
+            return
+        self._listener.message(text)
 
     def _flush(self) -> None:
         writes = self._protocol.data_to_send()
