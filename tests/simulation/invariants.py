@@ -230,11 +230,8 @@ class Monitor:
             if self.excused(subject) and life.tried >= 3 and now - life.beaten_at > self.timings.takeover * 0.8:
                 self.counts["unlucky sessions"] += 1
                 return
-            self.violate(
-                "4",
-                None,
-                f"{process.name} declares {session} dead, though {subject.name} is well; heartbeat {now - life.beaten_at:.2f} s ago",
-            )
+            silent = f"heartbeat {now - life.beaten_at:.2f} s ago"
+            self.violate("4", None, f"{process.name} declares {session} dead, though {subject.name} is well; {silent}")
         elif process.name not in self.stopping and now - life.beaten_at < 0.85 * self.timings.give_up:
             self.violate("4", None, f"{process.name} gives {session} up {now - life.beaten_at:.2f} s after a heartbeat")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 2000
+RUN = (sys.executable, "-m", "tests.simulation.run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class Mutation:
     file: str
     old: str
     new: str
+    seed: int = 0
+    """A seed that has found it; the hunt begins there."""
 
     def apply(self, packages: Path) -> None:
         """Break a copy. Raises `ValueError` if the text is not there exactly once."""
@@ -70,7 +73,9 @@ MUTATIONS = (
     Mutation(
         "a dead session goes on",
         "session.py",
-        '        if not row.alive:\n            raise self._over(f"declared dead by {row.dead_by}")\n        if row.seq < self._seq:',
+        "        if not row.alive:\n"
+        '            raise self._over(f"declared dead by {row.dead_by}")\n'
+        "        if row.seq < self._seq:",
         "        if row.seq < self._seq - 1000:",
     ),
     Mutation(
@@ -129,8 +134,8 @@ MUTATIONS = (
     Mutation(
         "a row is claimed from a living session",
         "holdings.py",
-        "                if session.alive:\n",
-        "                if False:\n",
+        "if not sessions or sessions[0].alive:",
+        "if not sessions:",
     ),
     Mutation(
         "a claim ignores what is wanted",
@@ -195,7 +200,8 @@ MUTATIONS = (
     Mutation(
         "an older row is believed",
         "decisions.py",
-        "    if row.epoch < holding.epoch:\n        return Act.NOTHING\n    if row.owner != session:\n        return Act.ABORT\n",
+        "    if row.epoch < holding.epoch:\n        return Act.NOTHING\n"
+        "    if row.owner != session:\n        return Act.ABORT\n",
         "    if row.owner != session:\n        return Act.ABORT\n",
     ),
     Mutation(
@@ -226,7 +232,8 @@ MUTATIONS = (
     Mutation(
         "a park ignores what is wanted by now",
         "writes.py",
-        '                Equals("generation", row.generation),\n                Equals("desired", row.desired.value),\n',
+        '                Equals("generation", row.generation),\n'
+        '                Equals("desired", row.desired.value),\n',
         "",
     ),
     Mutation(
@@ -246,7 +253,8 @@ MUTATIONS = (
         "a transfer does not wait for the flush",
         "handover.py",
         "remains = await holding.settle()",
-        'remains = __import__("leases.ports").ports.Remains(cursor=None, handoff=writes.Handoff(digests=b"", last_seq=0))',
+        "from leases.ports import Remains\n"
+        '        remains = Remains(cursor=None, handoff=writes.Handoff(digests=b"", last_seq=0))',
     ),
     Mutation(
         "a transfer does not raise the epoch",
@@ -289,7 +297,7 @@ MUTATIONS = (
         "handover.py",
         "result = await self._holdings.insist.write(write)\n        row = None",
         "try:\n            result = await self._holdings.insist.write(write, attempts=1)\n"
-        "        except Unknown:\n            result = Refused(None)\n            holding.begin(holding.row, 0.0)\n            return False\n        row = None",
+        "        except Unknown:\n            holding.begin(holding.row, 0.0)\n            return False\n        row = None",
     ),
 )
 
@@ -308,7 +316,7 @@ def hunt(mutation: Mutation, seeds: int, source: Path = ROOT) -> tuple[bool, str
         mutation.apply(packages)
         started = time.perf_counter()
         done = subprocess.run(
-            [sys.executable, "-m", "tests.simulation.run", "--seeds", str(seeds), "--jobs", "1"],
+            [*RUN, "--seeds", str(seeds), "--first", str(mutation.seed), "--jobs", "1"],
             cwd=packages,
             env={**os.environ, "PYTHONPATH": folder},
             capture_output=True,

@@ -1,4 +1,4 @@
-"""Run seeds: `python -m tests.simulation.run --seeds N [--first K] [--jobs 2]`, or one with its trace: `--seed K --trace`."""
+"""Run seeds: `python -m tests.simulation.run --seeds N [--first K] [--jobs 2]`; `--seed K --trace` replays one."""
 
 import argparse
 import gc
@@ -31,7 +31,8 @@ def _stuck(number: int, frame: object) -> None:
 
 def simulate(seed: int) -> Outcome:
     """One seed, from the beginning to convergence or the first violation. Raises `Stuck`."""
-    # What a crashed process left suspended must stay so until it is buried: the cyclic collector would close it, and run its code.
+    # What a crashed process left suspended must stay so until it is buried: the cyclic collector would close it, and
+    # so run its code.
     collecting = gc.isenabled()
     gc.disable()
     previous = signal.signal(signal.SIGVTALRM, _stuck)

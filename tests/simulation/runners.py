@@ -1,6 +1,6 @@
 """What a worker process does with its connections: connects, buffers, emits under a grant, hands over.
 
-A stand-in for the worker's own runner with the same contract (`leases.ports.Runner`), and simple enough to be judged by.
+A stand-in for the worker's own runner, with the same contract (`leases.ports.Runner`), simple enough to judge by.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What happens in the world of one seed: a fleet, connections, users, and faults that end. Then calm, and convergence."""
+"""What happens in the world of one seed: a fleet, connections, users, faults that end; then calm, and convergence."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from tests.simulation.world import Task, Worker, World
 WITHIN = 150.0
 """Seconds of calm within which everything is as wanted: a claim that landed late waits for the self-audit (60 s)."""
 WITHIN_SLOWLY = 760.0
-"""The same where a change was told to nobody (ten self-audits read every row once), or where the row of a session is gone
-(an audit, then two looks of one worker)."""
+"""The same where a change was told to nobody (ten self-audits read every row once), or where the row of a session is
+gone (an audit, then two looks of one worker)."""
 SETTLED_FOR = 3
 """Looks, a second apart, that must find no problem."""
 

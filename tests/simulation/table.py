@@ -251,7 +251,7 @@ class Table:
 
 
 class Fate(NamedTuple):
-    """What becomes of one attempt: how long it is under way, and whether it is refused, arrives, is answered, repeated."""
+    """What becomes of one attempt: its time under way; whether it is refused, arrives, is answered, is repeated."""
 
     there: float
     back: float | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.loop import Livelock, LocalClock, Timetable
+from tests.simulation.loop import STEP_LIMIT, Livelock, LocalClock, Timetable
 from tests.simulation.processes import Machine, Process
 
 
@@ -165,9 +165,12 @@ def test_an_error_that_nobody_catches_is_told(stages: Stages) -> None:
 def test_a_process_that_lets_no_time_pass_is_caught(stages: Stages) -> None:
     stage = stages()
 
-    async def main() -> None:
-        while True:
+    async def spin() -> None:
+        for _ in range(STEP_LIMIT):
             await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(*(spin() for _ in range(2)))
 
     with pytest.raises(Livelock):
         stage.play(main, 1)

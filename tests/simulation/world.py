@@ -11,6 +11,7 @@ from leases.holdings import Considered
 from leases.member import Identity, Member
 from leases.rows import (
     ALIVE,
+    STRIKES_LIMIT,
     ConnectionRow,
     DeadBy,
     Desired,
@@ -399,43 +400,50 @@ class World:
         return found
 
     def _problems_of(self, feed: Feed, row: dict[str, Any], running: list[tuple[Worker, SimRunner]]) -> list[str]:
-        owner, desired, status = row.get("owner"), row["desired"], row.get("status") or {}
+        owner, status = row.get("owner"), row.get("status") or {}
         failed = is_parked(owner) and status.get("state") == "FAILED"
-        if desired != "RUNNING" or failed:
-            problems = [f"is not wanted, but runs in {worker.process.name}" for worker, _ in running]
-            if feed.sockets:
-                problems.append("is not wanted, but has a socket")
-            if is_session(owner) or is_free(owner):
-                problems.append(f"is {desired}, but {owner} owns it")
-            if not failed and status.get("state") != desired:
-                problems.append(f"is {desired}, but shown as {status}")
-            return problems
+        if row["desired"] != "RUNNING" or failed:
+            return self._problems_unwanted(feed, row, running)
         if not is_session(owner):
             return [f"nobody owns it: {owner}"]
+        here = [runner for worker, runner in running if owner in worker.sessions[-1:]]
         problems = [
-            f"{worker.process.name} has a second runner" for worker, _ in running if owner not in worker.sessions[-1:]
+            f"runs in {worker.process.name} as well" for worker, _ in running if owner not in worker.sessions[-1:]
         ]
-        mine = [(worker, runner) for worker, runner in running if owner in worker.sessions[-1:]]
-        if len(mine) != 1:
-            return [*problems, f"{owner} owns it and has {len(mine)} runners of it"]
-        ((worker, runner),) = mine
+        if len(here) != 1:
+            return [*problems, f"{owner} owns it and has {len(here)} runners of it"]
         if feed.temper.hopeless or feed.temper.deadly:
             return [*problems, "cannot run, but is not parked"]
-        if runner.grant is None or runner.grant.epoch != row["epoch"]:
-            problems.append(f"{owner} owns epoch {row['epoch']}, its runner has {runner.grant and runner.grant.epoch}")
+        return problems + self._problems_running(feed, row, here[0])
+
+    def _problems_unwanted(self, feed: Feed, row: dict[str, Any], running: list[tuple[Worker, SimRunner]]) -> list[str]:
+        owner, desired, shown = row.get("owner"), row["desired"], (row.get("status") or {}).get("state")
+        problems = [f"is not wanted, but runs in {worker.process.name}" for worker, _ in running]
+        if feed.sockets:
+            problems.append("is not wanted, but has a socket")
+        if is_session(owner) or is_free(owner):
+            problems.append(f"is {desired}, but {owner} owns it")
+        if shown not in (desired, "FAILED"):
+            problems.append(f"is {desired}, but shown as {shown}")
+        if shown == "FAILED" and not (feed.temper.hopeless or row.get("strikes", 0) >= STRIKES_LIMIT):
+            problems.append("has failed without a reason")
+        return problems
+
+    def _problems_running(self, feed: Feed, row: dict[str, Any], runner: SimRunner) -> list[str]:
+        problems = []
+        epoch = runner.grant.epoch if runner.grant is not None else None
+        if runner.grant is None or epoch != row["epoch"]:
+            problems.append(f"{row['owner']} owns epoch {row['epoch']}, its runner has {epoch}")
         elif not runner.grant.may_emit() or runner.settled:
             problems.append("its runner may not emit")
         if len(feed.sockets) != 1 or runner.socket is None:
-            problems.append(f"it has {len(feed.sockets)} sockets")
+            problems.append(f"has {len(feed.sockets)} sockets")
         if runner.generation != row["generation"]:
             problems.append(f"generation {runner.generation} runs, {row['generation']} is wanted")
         # A status write that lands late overwrites a later one of the same epoch, until the next change of state.
-        accepted = (
-            runner.reports
-            if self.table.counts.get("late") or self.table.counts.get("repeated")
-            else runner.reports[-1:]
-        )
-        if status not in accepted or status["epoch"] != row["epoch"]:
+        unordered = self.table.counts["late"] or self.table.counts["repeated"]
+        status = row.get("status") or {}
+        if status not in (runner.reports if unordered else runner.reports[-1:]) or status["epoch"] != row["epoch"]:
             problems.append(f"is shown as {status}")
         return problems
 
