@@ -297,7 +297,8 @@ MUTATIONS = (
         "handover.py",
         "result = await self._holdings.insist.write(write)\n        row = None",
         "try:\n            result = await self._holdings.insist.write(write, attempts=1)\n"
-        "        except Unknown:\n            holding.begin(holding.row, 0.0)\n            return False\n        row = None",
+        "        except Unknown:\n            holding.begin(holding.row, 0.0)\n            return False\n"
+        "        row = None",
     ),
 )
 
@@ -345,7 +346,7 @@ def main() -> int:
         for done in as_completed(hunts):
             hit, how = done.result()
             found += hit
-            print(f"{hunts[done].what}: {how[:200]}", flush=True)
+            print(f"{hunts[done].what}: {how[:180]}", flush=True)
     print(f"{found} of {len(chosen)} mutations found, each within {asked.seeds} seeds")
     return 0 if found == len(chosen) else 1
 

@@ -292,16 +292,16 @@ class Scenario:
         return True
 
     def _cut(self, longest: float, chance: float) -> bool:
-        """One process cannot reach the table, or does not hear its answers, or first this and then that."""
+        """One process cannot reach the table, or does not hear its answers, or hears them late, or one after the other."""
         worker = self._worker()
         if worker is None:
             return False
         length = self._length(longest)
-        way = "both" if chance < 0.5 else "answers"
+        way = "both" if chance < 0.4 else "answers" if chance < 0.7 else "late"
         self._note(worker.process.name, way, length)
         self._cut_off(worker, way, length)
-        if chance > 0.75:
-            gap = self.rng.uniform(0.1, 1.0)
+        if chance > 0.55:
+            gap = 0.0 if way == "late" else self.rng.uniform(0.1, 1.0)
             longest -= length + gap
             if longest > 0:
                 self.world.timetable.after(length + gap, self._cut_off, worker, "both", min(longest, 10.0))

@@ -271,7 +271,7 @@ class TableStore:
         self._process = process
         self._timeout = timeout
         self.cut: str | None = None
-        """How this process alone is cut off: "both" ways, or only the "answers"."""
+        """How this process alone is cut off: "both" ways, or only the "answers", or these come "late" only."""
 
     async def write(self, write: Write) -> Written | Refused:
         for witness in self._table.witnesses:
@@ -326,6 +326,8 @@ class TableStore:
         if weather.slow and random() < weather.slow:
             there += random() * weather.slow_seconds
             back += random() * weather.slow_seconds * 0.3
+        if self.cut == "late":
+            back += random() * self._timeout
         if self.cut == "both" or weather.down or (changes and weather.unwritable):
             count["unreachable"] += 1
             return Fate(there, refusal="connection refused") if random() < 0.5 else Fate(there, arrives=False)
