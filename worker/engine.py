@@ -15,7 +15,7 @@ from worker.admission import Admission
 from worker.collector import Collector
 from worker.dial import Dialer, Resolver
 from worker.keepalive import Sweeper
-from worker.outbox import CursorOf, Outbox
+from worker.outbox import Outbox
 from worker.runner import Runner
 from worker.secrets import Secrets
 from worker.upstream import Intake
@@ -27,7 +27,7 @@ BLOCKING_CALLS = 16
 class Output(Protocol):
     """Where records go."""
 
-    def outbox(self, connection: str, *, cursor_of: CursorOf | None = None) -> Outbox:
+    def outbox(self, connection: str) -> Outbox:
         """The output of one connection."""
         ...
 

@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import NamedTuple
 
 from telemetry.logs import Field
 from worker.logs import logger
-from worker.outbox import Budget, CursorOf, Outbox, Parcel, last_cursor
+from worker.outbox import Budget, Outbox, Parcel, last_cursor
 from worker.records import Entry, Stamps, encode
 from worker.sinks import Outcome, Sink, SinkUnavailable, Verdict
 
@@ -25,7 +24,7 @@ log = logger()
 LANES = 4
 """Calls to the sink in flight. At 20 ms and a mebibyte each that is 200 MB/s, far more than a process takes in."""
 
-PACE = 0.01
+PACE = 0.02
 """Seconds between the starts of two calls, unless a full batch waits: packing records saves CPU and money."""
 
 RETRY_FIRST = 0.1
@@ -55,15 +54,12 @@ class Counts:
     """Seconds from receiving the first item of an entry to its acknowledgement, for the last hundred entries."""
 
 
-class Attempt(NamedTuple):
-    """One entry of a batch, and what the sink said of it."""
+Attempt = tuple[Parcel, Entry, int, Verdict, str | None]
+"""One entry of a batch: how many bytes its items count for in the buffer, what the sink said, the last resume cursor.
 
-    parcel: Parcel
-    entry: Entry
-    counted: int
-    """What its items count for in the buffer, in bytes."""
-    verdict: Verdict
-    cursor: str | None
+A plain tuple, like the parcel's positional arguments, since one is made for every entry."""
+
+_TAKEN = Outcome.TAKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +108,10 @@ def send(sink: Sink, parcels: Sequence[Parcel]) -> Batch:
         verdicts = [Verdict(Outcome.AGAIN, unavailable)] * len(allowed)
     attempts = []
     for (parcel, entry, counted), verdict in zip(allowed, verdicts, strict=True):
-        taken = verdict.outcome is Outcome.TAKEN
-        cursor = last_cursor(parcel, entry.last_seq - entry.first_seq + 1) if taken else None
-        attempts.append(Attempt(parcel, entry, counted, verdict, cursor))
+        cursor = None
+        if parcel.cursor_of is not None and verdict.outcome is _TAKEN:
+            cursor = last_cursor(parcel, parcel.cursor_of, entry.last_seq - entry.first_seq + 1)
+        attempts.append((parcel, entry, counted, verdict, cursor))
     return Batch(attempts, unsent, unavailable)
 
 
@@ -145,15 +142,9 @@ class Output:
         self._failures = 0
         self._counts = Counts()
 
-    def outbox(self, connection: str, *, cursor_of: CursorOf | None = None, checkpoint_seconds: float = 30.0) -> Outbox:
-        """The output of one connection. `cursor_of` finds the resume cursor in a message; it runs in another thread."""
-        return Outbox(
-            connection,
-            self,
-            bound=self._connection_bytes,
-            cursor_of=cursor_of,
-            checkpoint_seconds=checkpoint_seconds,
-        )
+    def outbox(self, connection: str, *, checkpoint_seconds: float = 30.0) -> Outbox:
+        """The output of one connection, whose resume cursor is stored at most so often."""
+        return Outbox(connection, self, bound=self._connection_bytes, checkpoint_seconds=checkpoint_seconds)
 
     async def run(self) -> None:
         """Pump until cancelled. Flush the outboxes before; what is in them afterwards stays there."""
@@ -197,8 +188,7 @@ class Output:
                     parcel.outbox.again(parcel, 0)
                 else:
                     parcel.outbox.hold(parcel)
-            for attempt in batch.attempts:
-                self._settle(attempt, whole=batch.unavailable is not None)
+            self._settle(batch.attempts, whole=batch.unavailable is not None)
 
     async def _gather(self) -> list[Parcel]:
         """Wait for the turn, for something to emit, and for the pace; then take a batch."""
@@ -216,19 +206,21 @@ class Output:
 
     def _take(self) -> list[Parcel]:
         parcels: list[Parcel] = []
+        ready, limits = self._ready, self.limits
         size = 0
-        while self._ready and len(parcels) < self.limits.batch_entries and size < self.limits.batch_bytes:
-            if self._ready[0].alone and parcels:
+        while ready and len(parcels) < limits.batch_entries and size < limits.batch_bytes:
+            if ready[0].alone and parcels:
                 break
-            parcel = self._ready.popleft().take()
+            outbox = ready.popleft()
+            parcel = outbox.take()
             if parcel is None:
                 continue
             parcels.append(parcel)
             # What it holds in memory is near enough to its size on the wire; the thread counts exactly.
-            size += min(parcel.outbox.buffered_bytes, self.limits.entry_bytes)
-            if parcel.outbox.alone:
+            size += min(outbox.buffered_bytes, limits.entry_bytes)
+            if outbox.alone:
                 break
-        if not self._ready:
+        if not ready:
             self._wake.clear()
         return parcels
 
@@ -244,15 +236,21 @@ class Output:
             log.info("The sink takes records again.", extra={"failures": self._failures})
             self._failures = 0
 
-    def _settle(self, attempt: Attempt, *, whole: bool) -> None:
-        parcel, entry, counted, verdict, cursor = attempt
+    def _settle(self, attempts: Sequence[Attempt], *, whole: bool) -> None:
+        """Tell the outboxes what became of their entries; `whole`: the call failed as such."""
+        counts, now = self._counts, self.wall()
+        for parcel, entry, counted, verdict, cursor in attempts:
+            if verdict.outcome is _TAKEN:
+                counts.records += entry.last_seq - entry.first_seq + 1
+                counts.bytes += len(entry.data)
+                counts.lags.append(now - parcel.items[0][1])
+                parcel.outbox.acknowledged(parcel, entry, counted, cursor)
+            else:
+                self._not_taken(parcel, entry, verdict, whole=whole)
+
+    def _not_taken(self, parcel: Parcel, entry: Entry, verdict: Verdict, *, whole: bool) -> None:
         outbox = parcel.outbox
         match verdict.outcome:
-            case Outcome.TAKEN:
-                self._counts.records += entry.last_seq - entry.first_seq + 1
-                self._counts.bytes += len(entry.data)
-                self._counts.lags.append(self.wall() - parcel.items[0][1])
-                outbox.acknowledged(parcel, entry, counted, cursor)
             case Outcome.REFUSED if entry.first_seq == entry.last_seq:
                 log.error(
                     "The sink refuses a record for good; a gap takes its place.",
@@ -266,7 +264,7 @@ class Output:
                 outbox.refused(parcel, verdict.reason)
             case Outcome.REFUSED | Outcome.SUSPECT:
                 outbox.again(parcel, 0, alone=True)
-            case Outcome.AGAIN:
+            case _:
                 self._counts.retries += 1
                 outbox.again(parcel, 0 if whole else self._delay(outbox.failed()))
 

@@ -68,7 +68,7 @@ class Runner:
         self.connection = row.connection
         self._engine = engine
         self._row = row
-        self._outbox = engine.output.outbox(row.connection, cursor_of=self._find_cursor)
+        self._outbox = engine.output.outbox(row.connection)
         self._wall = engine.clock.wall
         self._grant: Grant | None = None
         self._spec: ConnectionSpec | None = None
@@ -295,6 +295,7 @@ class Runner:
         )
         self._group = None
         self._recent = deque(maxlen=CURSOR_MESSAGES) if spec.resume is not None else None
+        self._outbox.cursor_of = cursor_of(spec.resume.pointer) if spec.resume is not None else None
         return spec
 
     async def _serve(self, session: Session, spec: ConnectionSpec) -> None:
@@ -472,15 +473,11 @@ class Runner:
 
     # Cursors
 
-    def _find_cursor(self, message: str | bytes) -> str | None:
-        """The resume cursor of a message. Called in a sink's thread."""
-        spec = self._spec
-        return cursor_of(spec.resume.pointer)(message) if spec is not None and spec.resume is not None else None
-
     def _last_cursor(self) -> str | None:
         """That of the last message accepted: what is buffered is not lost, so there is no need to ask for it again."""
+        find = self._outbox.cursor_of
         for message in reversed(self._recent or ()):
-            cursor = self._find_cursor(message)
+            cursor = find(message) if find is not None else None
             if cursor is not None:
                 self._cursor = cursor
                 break

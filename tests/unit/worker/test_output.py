@@ -357,7 +357,8 @@ async def test_large_messages_are_split_and_come_back_whole() -> None:
     texts = ["é" * 500_000, "\x00" * 400_000, "plain" * 100_000]
     binary = bytes(range(256)) * 8000
     async with pumping(output(sink, connection_bytes=1 << 24)) as out:
-        box = out.outbox("c", cursor_of=lambda message: str(len(message)))
+        box = out.outbox("c")
+        box.cursor_of = lambda message: str(len(message))
         box.begin(FakeGrant(), None)
         for text in texts:
             box.message(text, 1.0)
@@ -467,7 +468,8 @@ async def test_cursors_follow_the_acknowledged_output() -> None:
     sink.gate.clear()
     grant = FakeGrant()
     async with pumping(output(sink)) as out:
-        box = out.outbox("c", cursor_of=lambda text: str(text) if text.isdigit() else None, checkpoint_seconds=0.05)
+        box = out.outbox("c", checkpoint_seconds=0.05)
+        box.cursor_of = lambda text: str(text) if text.isdigit() else None
         box.begin(grant, None)
         for text in ("1", "2", "no cursor"):
             box.message(text, 1.0)
