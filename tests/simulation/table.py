@@ -324,6 +324,7 @@ class TableStore:
         if weather is CALM and self.cut is None:
             return Fate(there, back)
         if weather.slow and random() < weather.slow:
+            count["slow"] += 1
             there += random() * weather.slow_seconds
             back += random() * weather.slow_seconds * 0.3
         if self.cut == "late":

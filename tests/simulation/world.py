@@ -441,7 +441,7 @@ class World:
         if runner.generation != row["generation"]:
             problems.append(f"generation {runner.generation} runs, {row['generation']} is wanted")
         # A status write that lands late overwrites a later one of the same epoch, until the next change of state.
-        unordered = self.table.counts["late"] or self.table.counts["repeated"]
+        unordered = any(self.table.counts[name] for name in ("late", "repeated", "slow"))
         status = row.get("status") or {}
         if status not in (runner.reports if unordered else runner.reports[-1:]) or status["epoch"] != row["epoch"]:
             problems.append(f"is shown as {status}")
