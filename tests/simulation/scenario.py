@@ -292,7 +292,7 @@ class Scenario:
         return True
 
     def _cut(self, longest: float, chance: float) -> bool:
-        """One process cannot reach the table, or does not hear its answers, or hears them late, or one after the other."""
+        """One process cannot reach the table, or does not hear its answers, or hears them late, or first late."""
         worker = self._worker()
         if worker is None:
             return False

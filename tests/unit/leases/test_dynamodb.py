@@ -426,7 +426,8 @@ NO_ANSWERS = (
     b"{",
     b"",
     b'{"Attributes": 5, "Item": 5, "Items": 5, "Responses": 5}',
-    b'{"Attributes": {"a": {"Q": 1}}, "Item": {"a": {"Q": 1}}, "Items": [{"a": {"Q": 1}}], "Responses": {"fleet": [{}]}}',
+    b'{"Attributes": {"a": {"Q": 1}}, "Item": {"a": {"Q": 1}}, "Items": [{"a": {"Q": 1}}], "Responses": {"fleet": []}}',
+    b'{"Responses": {"fleet": [{}]}}',
     b'{"Items": [null]}',
 )
 

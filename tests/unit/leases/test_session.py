@@ -64,9 +64,10 @@ async def opened(clock: Any, table: Any = None, timings: Timings | None = None) 
         opened_at=0,
     )
     nobody: Any = type("Nobody", (), {"saw": lambda *_: None})()
+    store: Any = table or Table()
     session = Session(
         row,
-        store=table or Table(),
+        store=store,
         clock=clock,
         timings=timings or Timings(),
         rng=Random(1),
