@@ -42,6 +42,11 @@ def _at(row: Item, path: str) -> Any:
 
 
 def _same(stored: Any, value: Any) -> bool:
+    """Equality as DynamoDB has it, where True is no number, however deep."""
+    if isinstance(stored, Mapping) and isinstance(value, Mapping):
+        return stored.keys() == value.keys() and all(_same(stored[name], value[name]) for name in stored)
+    if isinstance(stored, list) and isinstance(value, list):
+        return len(stored) == len(value) and all(map(_same, stored, value))
     return bool(stored == value) and (isinstance(stored, bool) is isinstance(value, bool))
 
 
