@@ -399,7 +399,7 @@ class Runner:
         now = asyncio.get_running_loop().time()
         if spec.max_lifetime_seconds is not None:
             life = spec.max_lifetime_seconds * random.uniform(1 - LIFETIME_SPREAD, 1)
-            self._rotate_at = now + max(0.0, life - spec.overlap_seconds)
+            self._rotate_at = now + life - (0.0 if self.exclusive else _overlap_seconds(spec))
         self._show(State.OPEN, attempts=0)
         self.ready.set()
 
@@ -414,7 +414,7 @@ class Runner:
             new = await self._open(spec)
             if not old.over.done() and overlap.pending_bytes < PENDING_BYTES:
                 await asyncio.wait(
-                    (old.over, new.over), timeout=spec.overlap_seconds, return_when=asyncio.FIRST_COMPLETED
+                    (old.over, new.over), timeout=_overlap_seconds(spec), return_when=asyncio.FIRST_COMPLETED
                 )
             if not new.over.done():
                 self._cut(old, new, overlap, spec)
@@ -556,6 +556,16 @@ class Runner:
             _reason(failure),
             extra={Field.EVENT: event, Field.CONNECTION: self.connection, Field.REASON: failure.reason},
         )
+
+
+def _overlap_seconds(spec: ConnectionSpec) -> float:
+    """How long the old WebSocket stays beside its successor: for the shortest life, half of it at most.
+
+    With more it would be replaced as soon as it is there, over and over.
+    """
+    if spec.max_lifetime_seconds is None:
+        return spec.overlap_seconds
+    return min(spec.overlap_seconds, spec.max_lifetime_seconds * (1 - LIFETIME_SPREAD) / 2)
 
 
 def _reason(failure: Failure) -> str:

@@ -146,6 +146,14 @@ async def test_a_socket_that_must_be_alone_is_closed_before_the_next_is_opened(b
         await until(lambda: len(upstream.peers) == 2, seconds=30)
         assert upstream.peers[0].ended_at is not None
         assert upstream.peers[0].ended_at <= upstream.peers[1].accepted_at
+        assert upstream.peers[1].accepted_at - upstream.peers[0].accepted_at >= 7
+
+
+async def test_an_overlap_of_nearly_the_whole_life_does_not_replace_it_at_once(bench: Bench) -> None:
+    async with RawUpstream() as upstream:
+        bench.run(upstream.url(), maxLifetimeSeconds=10, overlapSeconds=9.9)
+        await until(lambda: len(upstream.peers) >= 2, seconds=30)
+        assert upstream.peers[1].accepted_at - upstream.peers[0].accepted_at >= 3
 
 
 async def test_a_newer_request_replaces_the_socket_without_a_loss(bench: Bench) -> None:
