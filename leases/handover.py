@@ -14,6 +14,7 @@ one's death is settled like any other. A refused transfer ends in `regrant`: the
 
 import asyncio
 from dataclasses import replace
+from enum import Enum, auto
 
 from leases import events, writes
 from leases.conditions import Refused, Unknown, Written
@@ -30,6 +31,18 @@ TELL_AGAIN_SECONDS = 5.0
 CROWDED_SECONDS = 0.5
 """The same, where its inbox was full."""
 SETTLING_ATTEMPTS = 5
+READ_AGAIN_SECONDS = 0.2
+
+
+class Given(Enum):
+    """What came of an attempt to hand a connection over."""
+
+    OVER = auto()
+    """This session need not think of it any more."""
+    DECLINED = auto()
+    """It is still held here: ask somebody else."""
+    UNKNOWN = auto()
+    """It is still held here, since the table does not answer: that says nothing against the target."""
 
 
 class HandOver:
@@ -41,25 +54,28 @@ class HandOver:
         self._clock = clock
         self._observer = observer
 
-    async def give(self, connection: str, target: str) -> bool:
-        """Hand a connection over to a session. True: this session need not think of it any more."""
+    async def give(self, connection: str, target: str) -> Given:
+        """Hand a connection over to a session."""
         async with self._holdings.lock(connection):
             holding = self._owned(connection)
             if holding is None:
-                return True
-            offer = await self._offer(holding, target)
+                return Given.OVER
+            try:
+                offer = await self._offer(holding, target)
+            except Unknown:
+                return Given.UNKNOWN
             if offer is None:
-                return self._owned(connection) is None
+                return self._kept(connection)
             answer = holding.answer = asyncio.get_running_loop().create_future()
         ready = await self._answer(answer, connection, target)
         async with self._holdings.lock(connection):
             if holding.answer is answer:
                 holding.answer = None
             if self._owned(connection) is not holding or holding.offer is not offer:
-                return self._owned(connection) is None
+                return self._kept(connection)
             if not ready:
                 await self._take_back(holding, offer, "the standby declined, or was not ready in time")
-                return False
+                return Given.DECLINED
             return await self._transfer(holding, offer)
 
     async def _answer(self, answer: asyncio.Future[bool], connection: str, target: str) -> bool:
@@ -77,14 +93,13 @@ class HandOver:
         holding = self._holdings.get(connection)
         return holding if holding is not None and holding.phase is Phase.HELD else None
 
+    def _kept(self, connection: str) -> Given:
+        return Given.OVER if self._owned(connection) is None else Given.DECLINED
+
     async def _offer(self, holding: Holding, target: str) -> Offer | None:
+        """Raises `Unknown`."""
         nonce = self._holdings.new_id()
-        try:
-            result = await self._holdings.insist.write(
-                writes.offer(holding.row, target, nonce), attempts=SETTLING_ATTEMPTS
-            )
-        except Unknown:
-            return None
+        result = await self._holdings.insist.write(writes.offer(holding.row, target, nonce), attempts=SETTLING_ATTEMPTS)
         row = None if result.image is None else ConnectionRow.from_item(result.image)
         if row is None or row.offer is None or row.offer.nonce != nonce:
             self._holdings.look_later(holding.connection)
@@ -108,14 +123,14 @@ class HandOver:
         else:
             self._holdings.look_later(holding.connection)
 
-    async def _transfer(self, holding: Holding, offer: Offer) -> bool:
+    async def _transfer(self, holding: Holding, offer: Offer) -> Given:
         if not await self._live(offer.session):
             await self._take_back(holding, offer, "the target is not live")
-            return False
+            return Given.DECLINED
         stopped_at = self._clock.now()
         remains = await holding.settle()
         if remains is None:
-            return True
+            return Given.OVER
         write = writes.transfer(holding.connection, str(holding.row.owner), offer, remains.cursor, remains.handoff)
         result = await self._holdings.insist.write(write)
         row = None if result.image is None else ConnectionRow.from_item(result.image)
@@ -125,24 +140,28 @@ class HandOver:
         self._holdings.close_later(holding)
         silent = self._clock.now() - stopped_at
         self._observer.saw(events.Transferred(holding.connection, offer.for_epoch + 1, offer.session, silent))
-        return True
+        return Given.OVER
 
     async def _live(self, session: str) -> bool:
-        try:
-            item = await self._holdings.store.get(session_key(session))
-        except Unknown as unknown:
-            self._observer.saw(events.StoreFailed("read of the target's session", str(unknown)))
-            return False
-        return item is not None and SessionRow.from_item(item).state is SessionState.LIVE
+        """Whether a session is known to be live. That it cannot be read is no reason to give up the standby at once."""
+        for _ in range(SETTLING_ATTEMPTS):
+            try:
+                item = await self._holdings.store.get(session_key(session))
+            except Unknown as unknown:
+                self._observer.saw(events.StoreFailed("read of the target's session", str(unknown)))
+                await asyncio.sleep(READ_AGAIN_SECONDS)
+                continue
+            return item is not None and SessionRow.from_item(item).state is SessionState.LIVE
+        return False
 
-    async def _regrant(self, holding: Holding) -> bool:
+    async def _regrant(self, holding: Holding) -> Given:
         """The transfer was refused: go on here, in a new epoch, which fences a transfer that is still on its way."""
         result = await self._holdings.regrant(holding.connection, holding.epoch)
         if isinstance(result, Refused):
             self._holdings.abort(holding, "regrant refused")
-            return True
+            return Given.OVER
         row = ConnectionRow.from_item(result.image)
         self._observer.saw(events.Regranted(holding.connection, row.epoch))
         holding.begin(row, self._clock.now())
         self._holdings.look_later(holding.connection)
-        return False
+        return Given.DECLINED

@@ -8,7 +8,7 @@ from leases import events
 from leases.balance import plan
 from leases.conditions import Unknown
 from leases.fleet import Fleet, FleetView
-from leases.handover import HandOver
+from leases.handover import Given, HandOver
 from leases.holding import Holding, Phase
 from leases.holdings import Holdings
 from leases.inboxes import Inboxes
@@ -18,8 +18,12 @@ from leases.ports import Clock, Store
 HAND_OVERS_AT_ONCE = 128
 """While draining. Each takes a few writes, and as long as the target takes to connect."""
 TRIES = 3
-LAST_RELEASE_SECONDS = 15.0
-"""After the drain deadline: the time for releasing what is left, well inside the stop timeout."""
+LISTING_SHARE = 1 / 3
+"""Of the time for draining: so long a fresh listing of the fleet is waited for."""
+LISTING_PAUSE_SECONDS = 0.2
+LAST_RELEASE_SECONDS = 8.0
+"""After the drain deadline: the time for releasing what is left. Sockets are closed and the session is buried after it,
+all within the 20 s that a supervisor grants."""
 LAST_TRANSFER_SECONDS = 1.0
 EVEN_OUT_SECONDS = 10.0
 EVEN_OUT_MOVES = 25
@@ -56,11 +60,8 @@ class Mover:
 
     async def drain(self, seconds: float) -> None:
         """Hand everything over, and release what is left after so many seconds."""
-        try:
-            await self._view.refresh(self._store)
-        except Unknown as unknown:
-            self._observer.saw(events.StoreFailed("list", str(unknown)))
         deadline = self._clock.now() + seconds
+        await self._look_around(self._clock.now() + LISTING_SHARE * seconds)
         await self._end([standby for standby in self._holdings.standbys if not standby.answered])
         await self._move_all(deadline)
         if self._holdings.standbys:
@@ -72,6 +73,16 @@ class Mover:
         if left:
             await asyncio.wait(left, timeout=LAST_RELEASE_SECONDS)
         await self._holdings.closed()
+
+    async def _look_around(self, until: float) -> None:
+        """Take a fresh listing, since an old one may not show those who came to take over."""
+        while self._clock.now() < until:
+            try:
+                await self._view.refresh(self._store)
+                return
+            except Unknown as unknown:
+                self._observer.saw(events.StoreFailed("list", str(unknown)))
+                await asyncio.sleep(LISTING_PAUSE_SECONDS)
 
     async def _move_all(self, deadline: float) -> None:
         moves = [self._spawn(self._move(holding.connection)) for holding in self._holdings.held]
@@ -93,9 +104,11 @@ class Mover:
                 target = self._targets.choose(self._view.current, declined)
                 if target is None:
                     break
-                if await self._handover.give(connection, target):
+                given = await self._handover.give(connection, target)
+                if given is Given.OVER:
                     return
-                declined.add(target)
+                if given is Given.DECLINED:
+                    declined.add(target)
             await self._release(connection)
 
     async def _release(self, connection: str) -> None:

@@ -90,6 +90,11 @@ class Upstream:
         }
         return connection.respond(HTTPStatus.OK, json.dumps(report))
 
+    def note_refusal(self, path: str, port: int, code: int) -> None:
+        """Have the report show an attempt that was refused, with a close code of its own."""
+        now = time.monotonic()
+        self._sockets.append(Socket(path, port, opened=now, closed=now, close_code=code))
+
     def _feed(self, path: str) -> Feed:
         if path not in self._feeds:
             self._feeds[path] = Feed()

@@ -2,9 +2,11 @@
 
 import json
 import math
+import signal
 import sys
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
@@ -117,6 +119,15 @@ class Witness:
         """All that it has seen."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{REPORT}", timeout=10) as answer:
             return Report.parse(answer.read().decode())
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop the process for a while: it neither sends nor answers, and its sockets stay open."""
+        self._child.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._child.signal(signal.SIGCONT)
 
     def held_by(self, pids: Iterable[int]) -> frozenset[str]:
         """Paths of the connections that these processes hold."""

@@ -1,12 +1,14 @@
 """A running fleet with a fault proxy before the table of each task, watched from outside: upstream, stream and rows."""
 
+import json
 import math
 import sys
 import time
 import uuid
+from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -22,7 +24,7 @@ from local.checker import Verdict
 from local.demo import Stream
 from local.processes import Processes, python_environment
 from local.reader import lines, records
-from local.system import Deployed, System, deployed, system
+from local.system import System, deployed, system
 from local.tasks import Task
 from local.upstream import Socket
 from local.witness import Report, Witness
@@ -37,7 +39,6 @@ PATIENCE_SECONDS = 90.0
 """For what must happen, but is no promise about time."""
 POLL_SECONDS = 0.1
 CALLERS = 4
-API_HANDLER = "lambdas.api.handler.handler"
 TABLE_ENDPOINT = "AWS_ENDPOINT_URL_DYNAMODB"
 """The variable by which the SDKs find DynamoDB elsewhere than all other services."""
 THROTTLED_SECONDS = 0.5
@@ -153,7 +154,8 @@ class Arena:
         self.table = Table(client, outputs["TableName"], outputs["OwnerIndex"])
         """The table by a way that no fault strikes."""
         self._api = Api(running.deployed.api_url)
-        self._divert_api(running.deployed)
+        self._lambda = aws.session.client("lambda", endpoint_url=aws.endpoint, config=aws.config)
+        self._divert_api()
         self.tasks: dict[str, Task] = {}
         """By the name of their caller."""
         self._connections: dict[str, str] = {}
@@ -161,14 +163,18 @@ class Arena:
 
     # Doing
 
-    def _divert_api(self, stacks: Deployed) -> None:
+    def _divert_api(self) -> None:
         """Have the function behind the API reach the table as the caller `api` of the proxy."""
-        client = stacks.aws.session.client("lambda", endpoint_url=stacks.aws.endpoint, config=stacks.aws.config)
-        (function,) = (one for one in client.list_functions()["Functions"] if one["Handler"] == API_HANDLER)
+        function = self._function("api")
         variables = {**function["Environment"]["Variables"], TABLE_ENDPOINT: self.proxy.endpoint("api")}
-        client.update_function_configuration(
+        self._lambda.update_function_configuration(
             FunctionName=function["FunctionName"], Environment={"Variables": variables}
         )
+
+    def _function(self, name: str) -> Any:
+        handler = f"lambdas.{name}.handler.handler"
+        (function,) = (one for one in self._lambda.list_functions()["Functions"] if one["Handler"] == handler)
+        return function
 
     def start(self, name: str, variables: Mapping[str, str] | None = None, *, revision: int | None = None) -> Task:
         """Start a task that reaches the table as the caller `name` of the proxy, or as `variables` say; of another
@@ -179,16 +185,26 @@ class Arena:
         (self.tasks[name],) = self._running.start(1, revision)
         return self.tasks[name]
 
+    def begin(self) -> Task:
+        """Start a task, and do not wait until it is a member of the fleet."""
+        self._environment.clear()
+        return self._running.tasks.start()
+
+    def freeze_upstream(self) -> AbstractContextManager[None]:
+        """Have no peer do anything for a while. Nothing that the upstream saw can be asked for meanwhile."""
+        return self._witness.frozen()
+
     def open(self, **fields: Any) -> None:
         """POST all connections, with more `fields` in each request, and wait until each is open and delivers."""
         self.ask(range(self.scale.connections), **fields)
         self.calm()
 
-    def ask(self, numbers: Iterable[int], **fields: Any) -> None:
-        """POST connections, with more `fields` in each request."""
+    def ask(self, numbers: Iterable[int], **fields: Any) -> list[str]:
+        """POST connections, with more `fields` in each request; returns their paths."""
         paths = [f"/feed/{number:04}" for number in numbers]
         names = self._pool.map(lambda path: self._post(path, fields), paths)
         self._connections |= dict(zip(paths, names, strict=True))
+        return paths
 
     def _post(self, path: str, fields: Mapping[str, Any]) -> str:
         while (answer := self.post(path, **fields)).status == HTTPStatus.TOO_MANY_REQUESTS:
@@ -202,9 +218,19 @@ class Arena:
         request = {"url": f"{self._witness.url}{path}", "onOpen": [{"text": "subscribe"}], **fields}
         return self._api.call("POST", "/connections", request)
 
-    def delete(self, path: str) -> Answer:
-        """Ask for the end of a connection."""
-        return self._api.call("DELETE", f"/connections/{self._connections.pop(path)}")
+    def delete(self, path: str) -> None:
+        """Ask for the end of a connection, and forget it."""
+        answer = self._api.call("DELETE", f"/connections/{self._connections.pop(path)}")
+        assert answer.status == HTTPStatus.ACCEPTED, answer
+
+    def invoke(self, function: str, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Call a function as the service would that triggers it; returns what it counted, by metric."""
+        name = self._function(function)["FunctionName"]
+        answer = self._lambda.invoke(FunctionName=name, Payload=json.dumps(event).encode(), LogType="Tail")
+        assert not answer.get("FunctionError"), answer["Payload"].read()
+        logged = b64decode(answer.get("LogResult", "")).decode().splitlines()
+        counted = [json.loads(line) for line in logged if line.startswith("{") and '"CloudWatchMetrics"' in line]
+        return {name: value[0] for line in counted for name, value in line.items() if isinstance(value, list)}
 
     def stop(self, tasks: Collection[Task], within: float) -> list[float]:
         """SIGTERM to tasks at once; returns how many seconds each took to end."""
@@ -237,6 +263,10 @@ class Arena:
         """All sessions by their id."""
         items = (item for shard in range(SESSION_SHARDS) for item in self.table.sessions(shard).items)
         return {row.session: row for row in map(SessionRow.from_item, items)}
+
+    def shown(self, path: str) -> Any:
+        """A connection as the API shows it."""
+        return self._api.call("GET", f"/connections/{self._connections[path]}").body
 
     def session(self, task: Task) -> SessionRow:
         """The live session of a task with one worker process."""
