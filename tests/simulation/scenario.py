@@ -361,7 +361,7 @@ class Scenario:
             self.world.start_task(workers, task.revision)
         else:
             self.world.timetable.after(min(longest, 4 * chance), self.world.start_task, workers, task.revision)
-        self.world.timetable.after(2.0 if chance < 0.5 else 0.0, task.stop)
+        self.world.timetable.after(min(longest, 2.0) if chance < 0.5 else 0.0, task.stop)
         return True
 
     def _deploy(self, longest: float, chance: float) -> bool:
@@ -370,7 +370,7 @@ class Scenario:
         for number, task in enumerate([task for task in self.world.tasks if not task.lost and not task.stopping]):
             at = min(longest, number * 4.0 * chance)
             self.world.timetable.after(at, self.world.start_task, max(1, len(task.workers)), revision)
-            self.world.timetable.after(at + 2.0, task.stop)
+            self.world.timetable.after(min(longest, at + 2.0), task.stop)
         return True
 
     def _drain(self, longest: float, chance: float) -> bool:
