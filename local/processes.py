@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRATCH = ROOT / ".local"
 KILL_SECONDS = 10.0
 """How long a process may take to vanish after SIGKILL."""
+TIDY_SECONDS = 60.0
+"""How long it may take to remove the scratch directory: the emulator unpacks the functions' code there, often."""
 
 
 class Child:
@@ -124,7 +126,7 @@ class Processes:
         """Kill what still runs and remove the scratch directory."""
         if self._janitor.stdin is not None:
             self._janitor.stdin.close()
-        self._janitor.wait(KILL_SECONDS)
+        self._janitor.wait(TIDY_SECONDS)
 
     def _tell(self, line: str) -> None:
         if self._janitor.stdin is None:
