@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from http import HTTPStatus
-from itertools import pairwise
 from typing import Any
 
 import pytest
+from botocore.exceptions import ReadTimeoutError
 
 from leases.dynamodb import Table
 from leases.rows import ConnectionRow, connection_key, is_session
@@ -28,6 +28,14 @@ TASKS = 3
 SETTLED_SECONDS = 300.0
 """From the last request until every connection runs and no hint is left."""
 COLD_STARTS = 5
+WARM = 8
+"""Functions that run before the clients come: on this machine all would start at once, and nothing else would run."""
+PATIENT = {"WORKER_PROCESSES": "1", "LEASE_SELF_FENCE_SECONDS": "30", "LEASE_TAKEOVER_SECONDS": "35"}
+"""The one worker that dies is noticed by its supervisor. No other is to be taken for dead because clients, functions,
+workers and emulator share two processors."""
+PAUSE_SECONDS = 2.0
+AGAIN = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+FAULTS = HTTPStatus.INTERNAL_SERVER_ERROR
 LOOK_SECONDS = 1.0
 INVALID: Sequence[dict[str, Any]] = (
     {},
@@ -63,10 +71,13 @@ class Scale:
     posts: int
     clients: int
     seconds: float
+    unavailable: int = 0
+    """Answers that the table does not answer. While the emulator is busy with the claims that follow a death, a call may
+    wait there for longer than the API does; a client repeats its request."""
 
 
-SMALL = Scale(posts=100, clients=10, seconds=15.0)
-LARGE = Scale(posts=2000, clients=50, seconds=80.0)
+SMALL = Scale(posts=100, clients=10, seconds=10.0)
+LARGE = Scale(posts=2000, clients=50, seconds=100.0, unavailable=100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +97,9 @@ class Answered:
     status: int
     connection: str | None
     seconds: float
+    """Of the attempt that was answered so."""
+    before: Sequence[int]
+    """What earlier attempts were answered: those that a client repeats as the API's document says."""
 
 
 def schedule(posts: int, url: str) -> list[Request]:
@@ -128,11 +142,22 @@ def send(api: Api, requests: Sequence[Request], scale: Scale, half_way: Callable
 
 
 def one(api: Api, request: Request) -> Answered:
-    """Send one request, once."""
-    begun = time.monotonic()
-    answer = api.call("POST", "/connections", request.body, headers={"Idempotency-Key": request.key})
-    connection = answer.body.get("connectionId") if answer.status == HTTPStatus.ACCEPTED else None
-    return Answered(request=request, status=answer.status, connection=connection, seconds=time.monotonic() - begun)
+    """Send one request, again after a while if it is to be sent again."""
+    before: list[int] = []
+    while True:
+        begun = time.monotonic()
+        try:
+            answer = api.call("POST", "/connections", request.body, headers={"Idempotency-Key": request.key})
+        except ReadTimeoutError:
+            before.append(HTTPStatus.GATEWAY_TIMEOUT)
+            continue
+        seconds = time.monotonic() - begun
+        if answer.status in AGAIN:
+            before.append(answer.status)
+            time.sleep(random.uniform(0, PAUSE_SECONDS))
+            continue
+        connection = answer.body.get("connectionId") if answer.status == HTTPStatus.ACCEPTED else None
+        return Answered(request=request, status=answer.status, connection=connection, seconds=seconds, before=before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +173,8 @@ class Outcome:
     """Seconds of an answer of a function that has to start first."""
     left: Mapping[str, int]
     """Messages, by queue."""
+    deaths: Mapping[str, int]
+    """Sessions that have ended, by who said so."""
 
 
 def cold_starts(running: System, api: Api) -> list[float]:
@@ -180,6 +207,8 @@ def load(running: System, upstream: Witness, scale: Scale) -> Outcome:
     sqs = aws.session.client("sqs", endpoint_url=aws.endpoint, config=aws.config)
     victim = running.start(TASKS)[1]
     cold = cold_starts(running, api)
+    with ThreadPoolExecutor(WARM) as pool:
+        list(pool.map(lambda _: api.call("GET", "/workers"), range(WARM)))
     requests = schedule(scale.posts, upstream.url)
     answers = send(api, requests, scale, lambda: os.kill(victim.worker_pids[0], signal.SIGKILL))
     sent = time.monotonic()
@@ -202,10 +231,12 @@ def load(running: System, upstream: Witness, scale: Scale) -> Outcome:
 
     def settled() -> bool:
         time.sleep(LOOK_SECONDS)
-        opened = {path for path, sockets in upstream.report().sockets.items() if sockets[-1].closed is None}
+        report = upstream.report()
+        opened = {path for path, sockets in report.sockets.items() if sockets[-1].closed is None}
         live = {row["sk"] for row in stacks.sessions() if row["state"] == "LIVE"}
         return (
             len(opened) >= len(first)
+            and not report.crowded()
             and all(is_session(row.owner) and row.owner in live for row in rows())
             and not any(queued().values())
         )
@@ -218,6 +249,7 @@ def load(running: System, upstream: Witness, scale: Scale) -> Outcome:
         settled=time.monotonic() - sent,
         cold=cold,
         left=queued(),
+        deaths=Counter(str(row["dead_by"]) for row in stacks.sessions() if row["state"] == "DEAD"),
     )
 
 
@@ -230,7 +262,7 @@ def scale(request: pytest.FixtureRequest) -> Scale:
 @pytest.fixture(scope="module")
 def outcome(processes: Processes, scale: Scale) -> Iterator[Outcome]:
     with (
-        deployed(processes, {"WORKER_PROCESSES": "1"}) as stacks,
+        deployed(processes, PATIENT) as stacks,
         system(stacks, processes, {}) as running,
         witness(processes) as upstream,
     ):
@@ -245,6 +277,8 @@ def test_every_answer_is_the_right_one(outcome: Outcome, scale: Scale, capsys: p
         "answers": Counter(f"{answer.request.kind} {answer.status}" for answer in outcome.answers),
         "warmSeconds": {f"p{100 * share:g}": round(warm[int(share * (len(warm) - 1))], 3) for share in (0.5, 0.99, 1)},
         "coldSeconds": [round(seconds, 2) for seconds in sorted(outcome.cold)],
+        "sentAgain": Counter(status for answer in outcome.answers for status in answer.before),
+        "deaths": outcome.deaths,
         "settledSeconds": round(outcome.settled, 1),
     }
     with capsys.disabled():
@@ -253,6 +287,9 @@ def test_every_answer_is_the_right_one(outcome: Outcome, scale: Scale, capsys: p
 
     assert len(outcome.answers) == scale.posts
     assert not wrong
+    faults = Counter(status for answer in outcome.answers for status in answer.before if status >= FAULTS)
+    assert faults.keys() <= {HTTPStatus.SERVICE_UNAVAILABLE}
+    assert faults.total() <= scale.unavailable
 
 
 def test_each_key_has_one_connection(outcome: Outcome, scale: Scale) -> None:
@@ -266,16 +303,15 @@ def test_each_key_has_one_connection(outcome: Outcome, scale: Scale) -> None:
     assert len(outcome.epochs) == len(by_key)
 
 
-def test_the_upstream_never_sees_two_sockets_of_one_connection(outcome: Outcome, scale: Scale) -> None:
+def test_the_upstream_never_sees_two_sockets_of_one_connection_but_for_a_planned_move(
+    outcome: Outcome, scale: Scale
+) -> None:
     sockets = outcome.report.sockets
 
     assert sockets.keys() == {f"/load/{number}" for number in range(scale.posts * 93 // 100)}
-    assert not [
-        path
-        for path, opened in sockets.items()
-        for before, after in pairwise(opened)
-        if before.closed is None or after.opened < before.closed
-    ]
+    assert not outcome.report.crowded()
+    assert not outcome.report.long_overlaps(0.0)
+    assert outcome.deaths == {"exit": 1}
     assert any(len(opened) > 1 for opened in sockets.values()), "nothing was struck when the worker died"
 
 
