@@ -124,7 +124,7 @@ class WorkerService(Construct):
         return role
 
     def _scale(self, settings: Settings) -> None:
-        """Follow the average load of the worker processes: out within a minute, in only after a quiet quarter hour.
+        """Follow the average load of the worker processes: out at once, in at most once an hour.
 
         Connections are what fills a worker, so neither CPU nor queue length would do: the queue is empty exactly when
         the fleet is busiest. A service whose every worker is full shows 100 % and so grows until the wanted fit.
@@ -136,5 +136,5 @@ class WorkerService(Construct):
             metric=fleet_metric(settings, LOAD, "Average"),
             target_value=settings.target_load_percent,
             scale_out_cooldown=Duration.minutes(1),
-            scale_in_cooldown=Duration.minutes(15),
+            scale_in_cooldown=Duration.hours(1),
         )
