@@ -153,6 +153,8 @@ class Arena:
         outputs = running.deployed.outputs
         self.table = Table(client, outputs["TableName"], outputs["OwnerIndex"])
         """The table by a way that no fault strikes."""
+        self.endpoint = aws.endpoint
+        """Of all services, by a way that no fault strikes."""
         self._api = Api(running.deployed.api_url)
         self._lambda = aws.session.client("lambda", endpoint_url=aws.endpoint, config=aws.config)
         self._divert_api()
