@@ -142,10 +142,10 @@ MUTATIONS = (
         '(Equals("owner", row.owner), Equals("epoch", row.epoch))',
     ),
     Mutation(
-        "a claim ignores the owner",
+        "a claim ignores the epoch",
         "writes.py",
         '(Equals("owner", row.owner), Equals("epoch", row.epoch), Equals("desired", Desired.RUNNING.value))',
-        '(Equals("epoch", row.epoch), Equals("desired", Desired.RUNNING.value))',
+        '(Equals("owner", row.owner), Equals("desired", Desired.RUNNING.value))',
     ),
     Mutation(
         "a claim does not raise the epoch",
@@ -181,7 +181,12 @@ MUTATIONS = (
         "        while False:\n",
     ),
     Mutation("dead sessions are swept once", "sweeper.py", "for owner in (*dead, *shards)", "for owner in shards"),
-    Mutation("a claim that landed late is not adopted", "holdings.py", "(running ^ set(", "(running - set("),
+    Mutation(
+        "a claim that landed late is not adopted",
+        "holdings.py",
+        "(running ^ set(await self.listed(self.session.id))) | turn | unsettled",
+        "(running - set(await self.listed(self.session.id))) | turn",
+    ),
     Mutation(
         "the self-audit reads only rows that the index shows wrong",
         "holdings.py",

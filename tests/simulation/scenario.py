@@ -14,6 +14,7 @@ WITHIN = 150.0
 WITHIN_SLOWLY = 760.0
 """The same where a change was told to nobody (ten self-audits read every row once), or where the row of a session is
 gone (an audit, then two looks of one worker)."""
+CALMING_SECONDS = 1.0
 SETTLED_FOR = 3
 """Looks, a second apart, that must find no problem."""
 
@@ -44,7 +45,7 @@ class Scenario:
         world.timings = world.monitor.timings = _timings(rng.random())
         world.stream.drain = world.timings.drain
         world.drain_seconds = rng.choice((6.0, 30.0, 90.0))
-        drift = rng.choice((0.0, 0.0005, 1.0))
+        drift = rng.choice((0.0, 1.0, 1.0))
         ratio = world.timings.rate_ratio**0.5
         world.rates = lambda: rng.choice((1 / ratio, ratio, rng.uniform(1 / ratio, ratio))) ** drift
         world.monitor.excused = lambda process: world.timetable.now < self.silenced_until
@@ -120,7 +121,7 @@ class Scenario:
         if chance() < 0.3:
             world.stream.lost, world.stream.unacknowledged, world.stream.slow = 0.2 * chance(), 0.2 * chance(), chance()
         self._calm_down = undo
-        world.timetable.at(self.until, self._calm)
+        world.timetable.at(self.until + CALMING_SECONDS / 2, self._calm)
 
     def _calm(self) -> None:
         world = self.world
@@ -361,8 +362,17 @@ class Scenario:
             self.world.start_task(workers, task.revision)
         else:
             self.world.timetable.after(min(longest, 4 * chance), self.world.start_task, workers, task.revision)
+        self._second_thoughts(longest)
         self.world.timetable.after(min(longest, 2.0) if chance < 0.5 else 0.0, task.stop)
         return True
+
+    def _second_thoughts(self, longest: float) -> None:
+        """Users change their requests while connections move."""
+        if self.rng.random() < 0.5:
+            for connection in self.world.feeds:
+                at = min(longest, self.rng.uniform(1.5, 4.5))
+                desired = Desired.PAUSED if self.rng.random() < 0.1 else Desired.RUNNING
+                self.world.timetable.after(at, self.world.api.change, connection, desired)
 
     def _deploy(self, longest: float, chance: float) -> bool:
         """Every task is replaced by one of the next revision, new ones first."""
@@ -371,6 +381,7 @@ class Scenario:
             at = min(longest, number * 4.0 * chance)
             self.world.timetable.after(at, self.world.start_task, max(1, len(task.workers)), revision)
             self.world.timetable.after(min(longest, at + 2.0), task.stop)
+        self._second_thoughts(longest)
         return True
 
     def _drain(self, longest: float, chance: float) -> bool:
@@ -389,6 +400,7 @@ class Scenario:
             return False
         worker.process.disturb()
         self.world.table.delete(session_key(worker.sessions[-1]))
+        self.world.api.start_audits()
         self.slowly = True
         worker.process.calm()
         for connection in self.world.feeds:
@@ -427,7 +439,7 @@ class Scenario:
         """Let it happen, then wait for convergence."""
         world, monitor = self.world, self.world.monitor
         timetable = world.timetable
-        timetable.run(self.until + 1.0)
+        timetable.run(self.until + CALMING_SECONDS)
         calm_at, good = timetable.now, 0
         problems: list[str] = []
         while not timetable.halted and good < SETTLED_FOR:
@@ -459,6 +471,8 @@ def _timings(chance: float) -> Timings:
 
 FAULTS: list[Callable[[Scenario, float, float], bool]] = [
     Scenario._crash,
+    Scenario._crash_in_the_act,
+    Scenario._crash_in_the_act,
     Scenario._crash_in_the_act,
     Scenario._crash_unreaped,
     Scenario._lose_task,

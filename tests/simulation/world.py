@@ -221,7 +221,13 @@ class Api:
         """Share of calls that end behind their write, before anybody is told."""
         self.untold = False
         """Whether that has happened: only the slow audit heals it."""
-        self.process.run(self._audit())
+        self._audits = False
+
+    def start_audits(self) -> None:
+        """Have the audit function run from now on: whatever the fleet heals by itself is to be healed without."""
+        if not self._audits:
+            self._audits = True
+            self.process.call(lambda: self.process.run(self._audit()))
 
     async def _audit(self) -> None:
         """Once a minute, have rows looked at whose owner is not there."""
