@@ -67,6 +67,7 @@ class Session:
         "_app_ping_seconds",
         "_attempt",
         "_awaited",
+        "_ended_at",
         "_openings",
         "_owner",
         "_pulse",
@@ -113,6 +114,7 @@ class Session:
         )
         self._redactor = Redactor(attempt)
         self._settled = False
+        self._ended_at: float | None = None
         self._socket: Upstream | None = None
 
     async def open(self, dialer: Dialer, intake: Intake) -> None:
@@ -154,7 +156,7 @@ class Session:
     @property
     def ended_at(self) -> float | None:
         """When it became clear that no message will follow, on the loop's clock."""
-        return self._socket.ended_at if self._socket is not None else None
+        return self._socket.ended_at if self._socket is not None else self._ended_at
 
     async def pause(self) -> None:
         """Read what has arrived, for DRY_SECONDS at most, and then nothing for now.
@@ -214,6 +216,9 @@ class Session:
         if self.opened_at is not None:
             self._owner.ended(self, failure)
         self._reach(failure)
+        if self._socket is not None:
+            # The sweeper keeps the session until its next visit, and need not keep the parser and its buffers as well.
+            self._ended_at, self._socket = self._socket.ended_at, None
         if not self.over.done():
             self.over.set_result(None)
 

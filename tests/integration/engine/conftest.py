@@ -5,6 +5,7 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from worker.output import Output
 from worker.records import Entry, Limits
 from worker.runner import Runner
 from worker.secrets import SecretUnavailable
-from worker.sinks import TAKEN, Outcome, Verdict
+from worker.sinks import TAKEN, Outcome, Sink, Verdict
 
 MEBIBYTE = 1024 * 1024
 
@@ -136,7 +137,9 @@ class Counts:
 class Bench:
     """What a test of the engine works with."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, sink: Sink | None = None, budget: Budget | None = None, connection_bytes: int = 4 * MEBIBYTE
+    ) -> None:
         self.sink = ListSink()
         self.rows = Rows()
         self.meter = Counts()
@@ -145,11 +148,11 @@ class Bench:
         self.addresses: dict[str, list[str]] = {}
         self.clock = SystemClock()
         self.output = Output(
-            self.sink,
+            sink or self.sink,
             worker=lambda: "session-1",
             wall=self.clock.wall,
-            budget=Budget(64 * MEBIBYTE, 64 * 1024, 100),
-            connection_bytes=4 * MEBIBYTE,
+            budget=budget or Budget(64 * MEBIBYTE, 64 * 1024, 100),
+            connection_bytes=connection_bytes,
         )
         self.engine = Engine(
             store=self.rows,
@@ -230,14 +233,22 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker.admission, "FIRST_WINDOW", 0.2)
 
 
+@asynccontextmanager
+async def running(bench: Bench) -> AsyncIterator[Bench]:
+    """Pump its output, and clear everything away in the end."""
+    pump = asyncio.create_task(bench.output.run())
+    try:
+        yield bench
+    finally:
+        for runner in bench.runners:
+            runner.abort()
+        await asyncio.gather(*(runner.close() for runner in bench.runners))
+        bench.engine.close()
+        pump.cancel()
+        await asyncio.wait((pump,))
+
+
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
-    bench = Bench()
-    pump = asyncio.create_task(bench.output.run())
-    yield bench
-    for runner in bench.runners:
-        runner.abort()
-    await asyncio.gather(*(runner.close() for runner in bench.runners))
-    bench.engine.close()
-    pump.cancel()
-    await asyncio.wait((pump,))
+    async with running(Bench()) as bench:
+        yield bench

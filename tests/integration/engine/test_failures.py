@@ -11,7 +11,6 @@ from telemetry import metrics
 from tests.integration.engine.conftest import Bench, Lease
 from tests.support.certificates import Authority
 from tests.support.upstream import BINARY, CLOSE, TEXT, Peer, RawUpstream, Script, behave, close, frame, text, until
-from worker.admission import Admission
 from worker.dial import Dialer, Resolver
 from worker.runner import Runner
 
@@ -360,24 +359,3 @@ async def test_a_full_buffer_closes_the_connection_and_says_so_and_nothing_accep
         numbers = [int(data[:6]) for data in bench.data(runner)]
         assert numbers == list(range(accepted))
         assert bench.record(runner, "gap")["reason"] == "sink_stalled"
-
-
-async def test_reopening_leaks_no_task_and_no_file(bench: Bench) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.upgrade()
-        await peer.send(text("x") + close(1000))
-        await peer.expect(CLOSE)
-
-    def files() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    bench.engine.admission = Admission(asyncio.get_running_loop().time)
-    async with RawUpstream(script) as upstream:
-        runners = [bench.run(upstream.url(), retry={"capSeconds": 1})[0] for _ in range(50)]
-        await until(lambda: len(upstream.peers) > 100)
-        tasks, open_files = len(asyncio.all_tasks()), files()
-        await until(lambda: len(upstream.peers) > 250, seconds=60)
-        assert len(asyncio.all_tasks()) <= tasks + 100
-        assert files() <= open_files + 100
-        await asyncio.gather(*(runner.close() for runner in runners))
-        await until(lambda: not upstream.open_peers)
