@@ -202,8 +202,9 @@ def reaches(fleet: Watched, connection: str, state: str) -> None:
 
 def crash(fleet: Watched, task: Task) -> None:
     """A worker process dies; its supervisor offers what it held, and starts another."""
+    before = alive_of(fleet, task)
     os.kill(task.worker_pids[0], signal.SIGKILL)
-    until(lambda: len(alive_of(fleet, task)) == 1, "no new worker process")
+    until(lambda: alive_of(fleet, task) not in ([], before), "no new worker process")
     seen(fleet, "SendMessageBatch", "no hint was sent by a worker", caller=WORKER)
 
 

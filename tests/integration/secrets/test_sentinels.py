@@ -154,7 +154,8 @@ class Run:
         return answer
 
     def connect(self, name: str, body: Mapping[str, Any]) -> None:
-        answer = self.call("POST", "/connections", body, key=name)
+        # The answer 503 holds up a whole group.
+        answer = self.call("POST", "/connections", {**body, "group": name}, key=name)
         assert answer.status == HTTPStatus.ACCEPTED, answer
         self.connections[name] = answer.body["connectionId"]
 
@@ -175,12 +176,12 @@ def work(fleet: Watched, plain: RawUpstream, encrypted: RawUpstream, without: Ra
     run.connect("tls", request(without.url("/ok").replace("ws://", "wss://")))
     run.connect("certificate", request(encrypted.url("/ok")))
     run.connect("refused", request("ws://127.0.0.1:1/"))
-    run.connect("no secret", request(plain.url("/ok"), secretRefs=refs("websocket-fleet/none")))
-    run.connect("no field", request(plain.url("/ok"), secretRefs=refs("websocket-fleet/json#other")))
-    run.connect("no document", request(plain.url("/ok"), secretRefs=refs("websocket-fleet/plain#token")))
-    run.connect("broken header", request(plain.url("/ok"), secretRefs=refs("websocket-fleet/broken")))
+    run.connect("no-secret", request(plain.url("/ok"), secretRefs=refs("websocket-fleet/none")))
+    run.connect("no-field", request(plain.url("/ok"), secretRefs=refs("websocket-fleet/json#other")))
+    run.connect("no-document", request(plain.url("/ok"), secretRefs=refs("websocket-fleet/plain#token")))
+    run.connect("broken-header", request(plain.url("/ok"), secretRefs=refs("websocket-fleet/broken")))
     patient = {"waitFor": {"contains": PING, "timeoutSeconds": 1}}
-    run.connect("wait for", request(plain.url("/silent"), onOpen=[FRAME, patient]))
+    run.connect("wait-for", request(plain.url("/silent"), onOpen=[FRAME, patient]))
     for name in run.connections.keys() - {"/ok", "/silent"}:
         fails(run, name)
     opens(run)
@@ -208,7 +209,7 @@ def opens(run: Run) -> None:
 
 def refuse(run: Run, plain: RawUpstream) -> None:
     """Requests that are not accepted, for whatever reason."""
-    good = request(plain.url("/ok"))
+    good = request(plain.url("/ok"), group="/ok")
     bad: list[tuple[HTTPStatus, dict[str, Any]]] = [
         (HTTPStatus.CONFLICT, {**good, "headers": {"X-Key": f"{HEADER}-2"}}),
         (HTTPStatus.BAD_REQUEST, {**good, "headers": {"X-Key": f"{HEADER}\n{QUERY}"}}),
@@ -289,11 +290,11 @@ def test_the_upstream_is_told(traces: Traces, word: str) -> None:
         ("tls", "tls"),
         ("certificate", "certificate"),
         ("refused", "tcp"),
-        ("no secret", "secret"),
-        ("no field", "secret"),
-        ("no document", "secret"),
-        ("broken header", "secret"),
-        ("wait for", "wait_for"),
+        ("no-secret", "secret"),
+        ("no-field", "secret"),
+        ("no-document", "secret"),
+        ("broken-header", "secret"),
+        ("wait-for", "wait_for"),
     ],
 )
 def test_each_path_fails_as_it_is_meant_to(traces: Traces, name: str, reason: str) -> None:
