@@ -43,7 +43,8 @@ def main(arguments: Sequence[str]) -> int:
     reads.add_argument("--stream", required=True, metavar="NAME", help="`streamName` of that line")
 
     given = parser.parse_args(arguments)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # SIGINT too: whoever starts this in the background of a shell has it ignored, and may send it all the same.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
         return _run(given)
@@ -76,7 +77,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Have other signals end the program as Ctrl-C does, with everything that it started."""
+    """End the program as Ctrl-C does, with everything that it started."""
     raise KeyboardInterrupt
 
 

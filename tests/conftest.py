@@ -1,5 +1,6 @@
 """What more than one kind of test needs: an emulator, and the deployed stacks on one."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,11 @@ from local import emulator
 from local.aws import Aws
 from local.processes import Processes
 from local.system import Deployed, System, deployed, system
+
+
+def pytest_configure() -> None:
+    """Started in the background of a shell, this process has SIGINT ignored, and would pass that on to what it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
