@@ -12,7 +12,7 @@ from local.system import Deployed, System, deployed, system
 
 
 def pytest_configure() -> None:
-    """Started in the background of a shell, this process has SIGINT ignored, and would pass that on to what it starts."""
+    """Started in the background of a shell, this process ignores SIGINT, and would pass that on to what it starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
