@@ -300,7 +300,7 @@ class Arena:
             lost=frozenset(
                 path
                 for path, name in self._connections.items()
-                if verdict.missing[name] - before.missing.get(name, frozenset())
+                if verdict.missing.get(name, frozenset()) - before.missing.get(name, frozenset())
             ),
             doubled=verdict.doubled - before.doubled,
             dual_owners=verdict.dual_owners - before.dual_owners,
