@@ -63,7 +63,7 @@ soak: $(STAMP) packages ## Hours under faults: long tests, and 100,000 random ru
 	@$(BIN)/python -m tests.simulation.run --seeds 100000 --jobs $(JOBS)
 
 bench-engine: $(STAMP) ## One worker process beside a bare client: memory, messages, connects.
-	@$(BIN)/python -m bench.engine
+	@$(BIN)/python -m bench.engine --save bench/results $(ARGS)
 
 clean: ## Remove caches and what was synthesized; .venv stays.
 	@rm -rf .cache .local cdk.out .pytest_cache .mypy_cache .ruff_cache

@@ -1,6 +1,6 @@
 """One worker process beside a bare, tuned `websockets` client: memory, messages, connects, keepalive, bad upstreams.
 
-    python -m bench.engine [--only CASE ...] [--repeat N]
+    python -m bench.engine [--only CASE ...] [--repeat N] [--save DIRECTORY]
 
 Every case runs in a process of its own, against `bench.pump` in another; the repetitions of both clients are shuffled,
 so that what the machine does meanwhile hits both. Prints JSON and a table. Times are CPU time, except for those that
@@ -12,6 +12,7 @@ import asyncio
 import gc
 import json
 import os
+import platform
 import random
 import ssl
 import statistics
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,6 +51,8 @@ WIDE = Allowance(rate=1e6, burst=10**6, in_flight=256)
 PAGE = os.sysconf("SC_PAGESIZE")
 
 Result = dict[str, float]
+Medians = dict[str, dict[str, Result]]
+"""By case and client."""
 
 
 class StalledSink(NullSink):
@@ -453,6 +457,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=sorted(CASES), default=list(CASES), metavar="CASE")
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--save", type=Path, metavar="DIRECTORY", help="also write engine.json and engine.md there")
     parser.add_argument("--run", nargs=2, metavar=("CASE", "WHO"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
@@ -467,25 +472,44 @@ def main() -> None:
         if output.returncode:
             sys.exit(output.stderr)
         found.setdefault(case, {}).setdefault(who, []).append(json.loads(output.stdout.splitlines()[-1]))
-    medians = {
+    medians: Medians = {
         case: {
             who: {name: statistics.median(result[name] for result in results) for name in results[0]}
-            for who, results in found[case].items()
+            for who, results in by_who.items()
         }
-        for case in CASES
-        if case in found
+        for case, by_who in found.items()
     }
-    sys.stdout.write(json.dumps(medians, indent=2, ensure_ascii=False) + "\n\n")
-    sys.stdout.write(f"{'':<48}{'':<30}{'bare':>12}{'ours':>12}{'ratio':>8}\n")
-    for case, by_who in medians.items():
-        for name, ours in by_who["ours"].items():
+    if arguments.save is not None:
+        save(arguments.save, medians)
+    sys.stdout.write(json.dumps(medians, indent=2, ensure_ascii=False) + "\n\n" + table(medians))
+
+
+def table(medians: Medians) -> str:
+    """Both clients side by side."""
+    lines = [f"{'':<48}{'':<30}{'bare':>12}{'ours':>12}{'ratio':>8}"]
+    for case, (_, _, title) in CASES.items():
+        by_who = medians.get(case, {})
+        for name, ours in by_who.get("ours", {}).items():
             bare = by_who.get("bare", {}).get(name)
             beside = (
                 f"{bare:>12.2f}{ours:>12.2f}{ours / bare if bare else 0:>8.2f}"
                 if bare is not None
                 else f"{'':>12}{ours:>12.2f}"
             )
-            sys.stdout.write(f"{CASES[case][2]:<48}{name:<30}{beside}\n")
+            lines.append(f"{title:<48}{name:<30}{beside}")
+    return "\n".join(lines) + "\n"
+
+
+def save(directory: Path, medians: Medians) -> None:
+    """Write `engine.json` and `engine.md`; what was measured before and is not measured now stays in them."""
+    directory.mkdir(exist_ok=True)
+    kept = directory / "engine.json"
+    merged: Medians = (json.loads(kept.read_text()) if kept.exists() else {}) | medians
+    kept.write_text(json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
+    software = ", ".join(f"{name} {version(name)}" for name in ("websockets", "uvloop"))
+    where = f"CPython {platform.python_version()}, {software}, {os.cpu_count()} shared cores"
+    text = f"# One worker process beside a bare client\n\n`make bench-engine` on {where}. Medians.\n\n"
+    (directory / "engine.md").write_text(f"{text}```\n{table(merged)}```\n")
 
 
 if __name__ == "__main__":
