@@ -53,7 +53,7 @@ def test_the_request_of_a_stopped_connection_expires_with_it() -> None:
     row = row_of()
     lease, spec = stop(row, NOW)
     assert lease.set["ttl"] == spec.set["ttl"] == 1_800_086_400
-    assert lease.remove == ("owner",)
+    assert lease.remove == ("owner", "strikes")
     assert spec.key == current_spec(row)
     assert current_spec(replace(row, desired=Desired.STOPPED, generation=2)) == current_spec(row)
 
