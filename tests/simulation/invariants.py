@@ -15,7 +15,7 @@ from typing import Any
 
 from leases.conditions import AllOf, Condition, Equals, Write
 from leases.events import LeaseLost
-from leases.rows import DeadBy, Item, SessionState, connection_key, connection_of, is_session, session_key
+from leases.rows import DeadBy, Item, Key, SessionState, connection_key, connection_of, is_session, session_key
 from leases.timings import Timings
 from tests.simulation.loop import Timetable
 from tests.simulation.output import Entry, Landed, Record
@@ -80,6 +80,10 @@ class Monitor:
         """Processes that were asked to drain."""
         self.outage_since: float | None = None
         self.outage_over = float("-inf")
+        self._ready_at: dict[str, float] = {}
+        """When the standby of a connection became ready."""
+        self._seen_live: dict[tuple[str, str], float] = {}
+        """When a process last read a session as LIVE."""
         self._ending: set[tuple[str, str, int]] = set()
         self.excused: Callable[[Process], bool] = lambda process: False
         """Whether the weather may have silenced a healthy process."""
@@ -164,6 +168,18 @@ class Monitor:
             epoch = demanded(write.condition, "epoch")
             if epoch is not None:
                 self._ending.add((process.name, connection_of(write.key.pk), epoch))
+        if write.name == "transfer":
+            connection, target = connection_of(write.key.pk), write.set["owner"]
+            seen = self._seen_live.get((process.name, target), float("-inf"))
+            if seen < self._ready_at.get(connection, float("-inf")):
+                self.violate(
+                    "hand-over", connection, f"{process.name} hands over to {target} without a look at its session"
+                )
+
+    def got(self, process: Process, key: Key, row: Item | None) -> None:
+        """A process reads one row."""
+        if row is not None and row.get("state") == SessionState.LIVE:
+            self._seen_live[process.name, key.sk] = self._timetable.now
 
     def told(self, process: Process, event: object) -> None:
         """A process says what it saw."""
@@ -202,6 +218,8 @@ class Monitor:
         )
         if after is None:
             return
+        if name == "ready":
+            self._ready_at[connection_of(write.key.pk)] = self._timetable.now
         if name == "open":
             self.lives[write.key.sk] = Life(process, self._timetable.now)
         elif name == "declare_dead":

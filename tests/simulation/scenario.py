@@ -347,7 +347,7 @@ class Scenario:
         """Calls are throttled, unanswered or slow, for everybody, each by chance."""
         length = min(longest, self.rng.uniform(3.0, 20.0))
         self.silenced_until = max(self.silenced_until, self.world.timetable.now + length + 10.0)
-        name, share = self.rng.choice((("throttled", 0.5), ("unanswered", 0.3), ("slow", 0.5)))
+        name, share = self.rng.choice((("throttled", 0.5), ("unanswered", 0.6), ("slow", 0.5)))
         self.world.timetable.after(length, self.world.table.bad_weather(**{name: share * chance}))
         return True
 

@@ -101,6 +101,10 @@ class Witness(Protocol):
         """A process sends a write."""
         ...
 
+    def got(self, process: Process, key: Key, row: Item | None) -> None:
+        """A consistent read of one row met the table."""
+        ...
+
     def wrote(self, process: Process, write: Write, before: Item | None, after: Item | None) -> None:
         """A write met the row `before`. `after` is None if its condition did not hold."""
         ...
@@ -195,6 +199,13 @@ class Table:
             witness.wrote(process, write, before, after)
         return Written(after) if after is not None else Refused(before)
 
+    def get(self, process: Process, key: Key) -> dict[str, Any] | None:
+        """One consistent read meets the table."""
+        row = self.rows.get(key)
+        for witness in self.witnesses:
+            witness.got(process, key, row)
+        return row
+
     def _shown(self, key: Key) -> dict[str, Any] | None:
         """A row as an eventually consistent read may show it."""
         stale = self.weather.stale_seconds
@@ -285,7 +296,7 @@ class TableStore:
         return result
 
     async def get(self, key: Key) -> Item | None:
-        row: Item | None = await self._call(False, self._table.rows.get, key)
+        row: Item | None = await self._call(False, self._table.get, self._process, key)
         return row
 
     async def get_many(self, keys: Sequence[Key]) -> Mapping[Key, Item]:

@@ -181,6 +181,9 @@ def test_a_repeated_write_meets_its_own_effect(scenes: Scenes) -> None:
         def sent(self, process: Process, write: Write) -> None:
             pass
 
+        def got(self, process: Process, key: Key, row: Any) -> None:
+            pass
+
         def wrote(self, process: Process, write: Write, before: Any, after: Any) -> None:
             met.append(after is not None)
 
