@@ -8,9 +8,10 @@ from types import FrameType
 
 from local.assembly import SynthesisError
 from local.demo import demo
-from local.deploy import DeploymentError, UnknownSettingError
+from local.deploy import DeploymentError
 from local.emulator import EmulatorError
 from local.reader import follow
+from local.settings import SettingError
 from local.system import NotReadyError
 from local.up import Options, up
 
@@ -24,8 +25,10 @@ def main(arguments: Sequence[str]) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
 
     starts = commands.add_parser("up", help="start everything and keep it up")
-    starts.add_argument("--workers", type=int, default=WORKERS, metavar="N", help="worker tasks (default: %(default)s)")
-    starts.add_argument("--capacity", type=int, metavar="N", help="connections that a worker process takes")
+    starts.add_argument(
+        "--workers", type=_count, default=WORKERS, metavar="N", help="worker tasks (default: %(default)s)"
+    )
+    starts.add_argument("--capacity", metavar="N", help="connections that a worker process takes")
     starts.add_argument(
         "--set", type=_pair, action="append", default=[], dest="settings", metavar="KEY=VALUE",
         help="a setting of worker or lease, by the name of its environment variable",
@@ -51,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return INTERRUPTED if given.command == "demo" else 0
-    except (DeploymentError, EmulatorError, NotReadyError, SynthesisError, UnknownSettingError) as error:
+    except (DeploymentError, EmulatorError, NotReadyError, SettingError, SynthesisError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
 
@@ -59,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(given: argparse.Namespace) -> int:
     match given.command:
         case "up":
-            capacity = {} if given.capacity is None else {"WORKER_CAPACITY": str(given.capacity)}
+            capacity = {} if given.capacity is None else {"WORKER_CAPACITY": given.capacity}
             up(
                 Options(
                     workers=given.workers,
@@ -79,6 +82,12 @@ def _run(given: argparse.Namespace) -> int:
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     """End the program as Ctrl-C does, with everything that it started."""
     raise KeyboardInterrupt
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tasks")
+    return int(text)
 
 
 def _pair(text: str) -> tuple[str, str]:

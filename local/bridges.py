@@ -54,20 +54,24 @@ def bridge(template: Template) -> dict[str, Any]:
 def set_environment(template: Template, settings: Mapping[str, str]) -> tuple[dict[str, Any], set[str]]:
     """The template with other values in the environment of its functions and containers, where they have the name.
 
-    A setting of the workers that the template leaves at its default is added to the containers. Also returns the names
-    that were set.
+    A setting of the workers that the template leaves at its default is added to the containers. What the deployment
+    makes (the name of the table, say) is nobody's to set. Also returns the names that were set.
     """
     changed = json.loads(json.dumps(template))
     found: set[str] = set()
     for resource in changed["Resources"].values():
         properties = resource.get("Properties", {})
         variables = properties.get("Environment", {}).get("Variables", {})
-        present = settings.keys() & variables.keys()
+        present = {name for name in settings if isinstance(variables.get(name), str)}
         variables.update({name: settings[name] for name in present})
         found |= present
         for container in properties.get("ContainerDefinitions", ()):
             values = {entry["Name"]: entry["Value"] for entry in container.get("Environment", ())}
-            present = {name for name in settings if name in values or name.startswith(PREFIXES)}
+            present = {
+                name
+                for name in settings
+                if isinstance(values.get(name), str) or (name not in values and name.startswith(PREFIXES))
+            }
             values.update({name: settings[name] for name in present})
             container["Environment"] = [{"Name": name, "Value": value} for name, value in values.items()]
             found |= present

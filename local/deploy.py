@@ -10,7 +10,7 @@ from typing import Any
 
 from local.assembly import Assembly, FileAsset, StackTemplate
 from local.aws import ACCOUNT, REGION, Aws
-from local.bridges import apply_dropped_properties, bridge, set_environment
+from local.bridges import apply_dropped_properties, bridge
 
 TEMPLATES = "templates"
 BOOTSTRAP_VERSION = "30"
@@ -22,26 +22,12 @@ class DeploymentError(RuntimeError):
     """A stack was not created. The message has the reasons that the emulator gave."""
 
 
-class UnknownSettingError(ValueError):
-    """A setting that neither a function nor a container has in its environment."""
-
-
-def deploy(aws: Aws, assembly: Assembly, settings: Mapping[str, str]) -> dict[str, str]:
-    """Create all stacks, with `settings` in place of the environment's own values; returns the outputs of all.
-
-    Raises `DeploymentError` and `UnknownSettingError`.
-    """
-    templates, found = [], set[str]()
-    for stack in assembly.stacks:
-        template, names = set_environment(bridge(stack.template), settings)
-        templates.append((stack, template))
-        found |= names
-    if unknown := settings.keys() - found:
-        raise UnknownSettingError(f"no function or container has the setting {', '.join(sorted(unknown))}")
+def deploy(aws: Aws, assembly: Assembly) -> dict[str, str]:
+    """Create all stacks; returns the outputs of all. Raises `DeploymentError`."""
     _publish(aws, [asset for stack in assembly.stacks for asset in stack.assets])
     outputs: dict[str, str] = {}
-    for stack, template in templates:
-        outputs |= _create(aws, stack, template)
+    for stack in assembly.stacks:
+        outputs |= _create(aws, stack, bridge(stack.template))
     return outputs
 
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from leases.rows import SESSION_SHARDS, SessionState, session_shard
@@ -12,6 +13,7 @@ from local.aws import Aws
 from local.deploy import deploy
 from local.metadata import MetadataServer
 from local.processes import Processes
+from local.settings import configured
 from local.tasks import Task, TaskDefinition, Tasks
 
 READY_SECONDS = 60.0
@@ -104,12 +106,17 @@ class System:
 
 
 @contextmanager
-def deployed(processes: Processes, settings: Mapping[str, str]) -> Iterator[Deployed]:
-    """Synthesize, start an emulator and deploy to it, with `settings` in place of the template's own values."""
-    stacks = assembly.load(assembly.synthesize())
+def deployed(
+    processes: Processes, settings: Mapping[str, str], worker_environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Deployed]:
+    """Synthesize, start an emulator and deploy to it, with `settings` in place of the template's own values.
+
+    Raises `SettingError` before anything starts, also for what workers would get beside them.
+    """
+    stacks = configured(assembly.load(assembly.synthesize()), settings, worker_environment)
     child, aws = emulator.start(processes)
     try:
-        yield Deployed(aws, deploy(aws, stacks, settings))
+        yield Deployed(aws, deploy(aws, stacks))
     finally:
         child.stop(grace=5.0)
         processes.forget(child)

@@ -32,7 +32,7 @@ def up(options: Options) -> None:
     parent = os.getppid()
     with (
         Processes("up") as processes,
-        deployed(processes, options.settings) as stacks,
+        deployed(processes, options.settings, options.worker_environment) as stacks,
         system(stacks, processes, options.worker_environment) as running,
     ):
         running.start(options.workers)

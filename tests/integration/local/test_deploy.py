@@ -8,9 +8,7 @@ import pytest
 
 from local import assembly
 from local.api import Api
-from local.aws import Aws
 from local.bridges import LEFT_OUT
-from local.deploy import UnknownSettingError, deploy
 from local.system import Deployed
 from local.tasks import TaskDefinition
 
@@ -75,8 +73,3 @@ def test_tasks_are_started_as_the_task_definition_says(stacks: Deployed) -> None
     assert definition.environment["STREAM_NAME"] == stacks.outputs["StreamName"]
     assert definition.environment["QUEUE_URL"] == stacks.outputs["QueueUrl"]
     assert definition.environment["ALLOWED_HOSTS"] == "127.0.0.0/8,::1,localhost"
-
-
-def test_a_setting_that_nobody_has_is_refused_by_name(aws: Aws, synthesized: assembly.Assembly) -> None:
-    with pytest.raises(UnknownSettingError, match="COLOUR"):
-        deploy(aws, synthesized, {"WORKER_CAPACITY": "1", "COLOUR": "red"})
