@@ -21,7 +21,7 @@ from leases.conditions import Refused, Unknown, Written
 from leases.holding import Holding, Phase
 from leases.holdings import Holdings
 from leases.inboxes import Inboxes, Told
-from leases.ports import Clock
+from leases.ports import Clock, Parting
 from leases.rows import ConnectionRow, Offer, SessionRow, SessionState, session_key
 
 OFFER_SECONDS = 15.0
@@ -128,7 +128,7 @@ class HandOver:
             await self._take_back(holding, offer, "the target is not live")
             return Given.DECLINED
         stopped_at = self._clock.now()
-        remains = await holding.settle()
+        remains = await holding.settle(Parting.HANDED_OVER)
         if remains is None:
             return Given.OVER
         write = writes.transfer(holding.connection, str(holding.row.owner), offer, remains.cursor, remains.handoff)

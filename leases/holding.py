@@ -5,7 +5,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from leases.decisions import Held, StandingBy
-from leases.ports import Clock, Remains, Runner
+from leases.ports import Clock, Parting, Remains, Runner
 from leases.rows import ConnectionRow, Item, Offer
 
 
@@ -99,12 +99,12 @@ class Holding:
         if newer:
             self.runner.revise(row)
 
-    async def settle(self) -> Remains | None:
+    async def settle(self, parting: Parting) -> Remains | None:
         """Flush what was accepted, then emit nothing more in this epoch. None: the lease was lost meanwhile.
 
         Not before this holding might have emitted itself: a standby that it is transferred to emits at once.
         """
-        remains = await self.runner.settle()
+        remains = await self.runner.settle(parting)
         await asyncio.sleep(max(0.0, self._not_before - self._clock.now()))
         if self.phase is not Phase.HELD:
             return None

@@ -17,7 +17,7 @@ from leases.conditions import Refused, Unknown, Write, Written
 from leases.decisions import Act, decide
 from leases.holding import Holding, Phase
 from leases.persist import Persistent
-from leases.ports import Clock, Hints, Host, Remains, Store
+from leases.ports import Clock, Hints, Host, Parting, Remains, Store
 from leases.rows import (
     EVERYTHING,
     STRIKES_LIMIT,
@@ -369,7 +369,7 @@ class Holdings:
         async with self.lock(holding.connection):
             if holding.phase is not Phase.HELD or self.get(holding.connection) is not holding:
                 return
-            remains = await self._close(holding)
+            remains = await self._close(holding, Parting.FAILED)
             if remains is not None:
                 await self._write_last(writes.fail(holding.row, status, remains.cursor), holding.row)
 
@@ -384,7 +384,7 @@ class Holdings:
             if holding.phase is Phase.STANDBY:
                 self._dismiss(holding, "this worker stops")
                 return False
-            remains = await holding.settle()
+            remains = await holding.settle(Parting.RELEASED)
             if remains is None:
                 return False
             if holding.runner.exclusive:
@@ -405,15 +405,16 @@ class Holdings:
         if holding is not None and holding.phase is Phase.STANDBY:
             self._dismiss(holding, "not wanted")
         elif holding is not None:
-            remains = await self._close(holding)
+            paused = row.desired is Desired.PAUSED
+            remains = await self._close(holding, Parting.PAUSED if paused else Parting.STOPPED)
             if remains is None:
                 return
             cursor = remains.cursor
         await self._finalize(row, cursor)
 
-    async def _close(self, holding: Holding) -> Remains | None:
+    async def _close(self, holding: Holding, parting: Parting) -> Remains | None:
         """Flush, then close the socket: the observed state may say closed only once it is. None: the lease was lost."""
-        remains = await holding.settle()
+        remains = await holding.settle(parting)
         if remains is not None:
             await holding.runner.close()
             self.forget(holding)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
 from leases.conditions import Refused, Write, Written
@@ -69,6 +70,18 @@ class Remains:
 
     cursor: str | None
     handoff: Handoff
+
+
+class Parting(StrEnum):
+    """Why a runner is settled: what becomes of its connection. The values are what consumers of the output read."""
+
+    HANDED_OVER = "handed_over"
+    """A standby, whose socket is open by now, goes on."""
+    RELEASED = "released"
+    """Anyone may claim it, and will open a socket anew."""
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    FAILED = "failed"
 
 
 class Grant(Protocol):
@@ -138,10 +151,11 @@ class Runner(Protocol):
         """Emitting is allowed again, nothing was lost."""
         ...
 
-    async def settle(self) -> Remains:
+    async def settle(self, parting: Parting) -> Remains:
         """Stop reading and flush what was accepted. When it returns nothing more is emitted, until another `begin`.
 
-        A runner that is settled but gets another `begin` goes on reading, with the new grant's epoch."""
+        Where no standby goes on, the socket begins to close, and the last that is emitted says that it did, and why.
+        One that is settled for a hand-over but gets another `begin` goes on reading, with the new grant's epoch."""
         ...
 
     async def close(self) -> None:

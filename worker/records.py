@@ -6,6 +6,7 @@
 anew after an attempt of unknown outcome, so that a consumer may drop whatever is not above the highest (epoch, seq)
 that it has seen. Control records share the sequence: `opened`, `closed` {code, reason}, `gap` {from, to, resumed,
 reason}. A message too large for one record is split into records of its own `seq` with `part` (from 1) and `parts`.
+`docs/records.md` says what each means to a consumer.
 """
 
 import time

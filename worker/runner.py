@@ -19,7 +19,7 @@ from connections.rows import read_spec
 from connections.spec import ConnectionSpec
 from connections.status import Close, State, Status, timestamp
 from leases.conditions import Unknown
-from leases.ports import Grant, Remains
+from leases.ports import Grant, Parting, Remains
 from leases.rows import ConnectionRow, Handoff, spec_key
 from telemetry.logs import Event, Field
 from telemetry.metrics import CONNECT_FAILURES, CONNECTIONS_FAILED, CONNECTS, RECONNECTS
@@ -140,11 +140,14 @@ class Runner:
         if self._task is None:
             self._start()
 
-    async def settle(self) -> Remains:
+    async def settle(self, parting: Parting) -> Remains:
         """See `leases.ports.Runner`."""
         self._stop()
         if self._session is not None:
             await self._session.pause()
+        if parting is not Parting.HANDED_OVER:
+            # Before the flush, which takes as long as the sink likes: nobody reads this socket any more.
+            self._drop(Failure(kind=Kind.LOCAL, code=GOING_AWAY, detail=parting.value))
         try:
             return await self._outbox.flush()
         except Discarded:
@@ -241,6 +244,7 @@ class Runner:
         if self._session is not None:
             self._leaving, self._session = self._session, None
             self._leaving.close(failure)
+            self._tell_closed(self._leaving, failure)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -231,7 +231,8 @@ MUTATIONS = (
     Mutation(
         "a connection is released before it is flushed",
         "holdings.py",
-        "            remains = await holding.settle()\n            if remains is None:\n                return False\n",
+        "            remains = await holding.settle(Parting.RELEASED)\n"
+        "            if remains is None:\n                return False\n",
         '            remains = Remains(cursor=None, handoff=writes.Handoff(digests=b"", last_seq=0))\n',
     ),
     Mutation(
@@ -265,7 +266,7 @@ MUTATIONS = (
     Mutation(
         "a transfer does not wait for the flush",
         "handover.py",
-        "remains = await holding.settle()",
+        "remains = await holding.settle(Parting.HANDED_OVER)",
         "from leases.ports import Remains\n"
         '        remains = Remains(cursor=None, handoff=writes.Handoff(digests=b"", last_seq=0))',
     ),

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from leases.ports import Grant, Remains
+from leases.ports import Grant, Parting, Remains
 from leases.rows import DIGEST_BYTES, HANDOFF_MESSAGES, ConnectionRow, Desired, Handoff, Item, Load
 from tests.simulation.feeds import Feed, Socket
 from tests.simulation.loop import Timetable
@@ -264,7 +264,7 @@ class SimRunner:
         if self.socket is None:
             self._dial()
 
-    async def settle(self) -> Remains:
+    async def settle(self, parting: Parting) -> Remains:
         self._reading = False
         if self._emitting is not None:
             self._more.set()

@@ -99,9 +99,10 @@ async def test_an_end_is_shown_once_it_is_so_and_nothing_comes_after(
 
     assert ended.closed - ended.answered <= TOLD_SECONDS + SLACK_SECONDS
     assert ended.closed <= ended.shown
-    messages = [record for record in ended.records if record["type"] == "message"]
+    *messages, last = [record for record in ended.records if record["type"] != "opened"]
+    assert (last["type"], last["code"], last["reason"]) == ("closed", 1001, state.lower())
     assert [record["data"] for record in messages] == [str(number + 1) for number in range(len(messages))]
-    received = [datetime.fromisoformat(record["receivedAt"]).timestamp() for record in messages]
+    received = [datetime.fromisoformat(record["receivedAt"]).timestamp() for record in (*messages, last)]
     assert 0 < max(received) <= ended.closed_wall
 
 

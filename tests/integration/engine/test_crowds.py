@@ -17,6 +17,7 @@ from websockets.exceptions import InvalidHandshake
 
 import worker.retry
 from bench.engine import WIDE, Pump, resident
+from leases.ports import Parting
 from leases.rows import Item
 from telemetry.metrics import CONNECTS
 from tests.integration.engine.conftest import MEBIBYTE, Bench, Lease, running
@@ -192,7 +193,7 @@ async def test_a_stalled_sink_costs_bounded_memory_and_no_message_and_pongs_go_o
             await until(lambda: budget.used < held // 50, seconds=120)
             drained = time.monotonic() - begun - seconds
         slowest = (await ask(pump, "accepts"))["slowest pong"]
-        await asyncio.gather(*(runner.settle() for runner in bench.runners))
+        await asyncio.gather(*(runner.settle(Parting.STOPPED) for runner in bench.runners))
         figures = {
             "received while stalled": stalled_for,
             "buffered MiB": round(held / MEBIBYTE, 1),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from connections.url_policy import check_url
+from leases.ports import Parting
 from telemetry import metrics
 from tests.integration.engine.conftest import Bench, Lease
 from tests.support.certificates import Authority
@@ -22,7 +23,7 @@ async def given_up(runner: Runner, lease: Lease) -> str:
     await until(lambda: lease.failed is not None)
     assert lease.failed is not None
     assert lease.failed["state"] == lease.state == "FAILED"
-    await runner.settle()
+    await runner.settle(Parting.FAILED)
     await runner.close()
     return str(lease.failed["reason"])
 
@@ -248,7 +249,7 @@ async def test_no_secret_reaches_a_log_or_a_status(bench: Bench, fault: str, cap
                 onOpen=["login ${token}", "SENTINEL-bbbb"],
             )
             await until(lambda: len(lease.statuses) >= 3 or runner.ready.is_set())
-            await runner.settle()
+            await runner.settle(Parting.STOPPED)
             await runner.close()
     said = caplog.text + repr([record.__dict__ for record in caplog.records]) + repr(lease.statuses)
     assert "SENTINEL" not in said + repr(bench.records(runner.connection))

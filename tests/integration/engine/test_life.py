@@ -1,10 +1,14 @@
 """The life of a connection against a raw server: open, deliver, reopen, hand over, end."""
 
 import asyncio
+import time
+from datetime import datetime
 
 import pytest
 
+from leases.ports import Parting
 from tests.integration.engine.conftest import Bench, Lease
+from tests.integration.engine.feed import numbered, numbers
 from tests.support.upstream import Peer, RawUpstream, close, text, until
 
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
@@ -30,7 +34,7 @@ async def test_opens_runs_its_opening_steps_and_delivers(bench: Bench) -> None:
         assert [record["seq"] for record in bench.records(runner.connection)] == [1, 2, 3]
         assert lease.state == "OPEN"
         assert runner.ready.is_set()
-        await runner.settle()
+        await runner.settle(Parting.STOPPED)
         await runner.close()
         await until(lambda: not peer.open)
         assert peer.frames[-1].close_code == 1001
@@ -69,7 +73,7 @@ async def test_settle_flushes_and_a_new_grant_goes_on_without_a_loss(bench: Benc
     async with RawUpstream(script) as upstream:
         runner, _ = bench.run(upstream.url())
         await until(lambda: len(bench.data(runner)) > 100)
-        remains = await runner.settle()
+        remains = await runner.settle(Parting.HANDED_OVER)
         emitted = len(bench.data(runner))
         assert remains.handoff.last_seq == bench.records(runner.connection)[-1]["seq"]
         second = Lease(runner.connection, epoch=2)
@@ -95,7 +99,7 @@ async def test_settle_reads_what_has_arrived(bench: Bench) -> None:
         await asyncio.wait_for(runner.ready.wait(), 20)
         # Five reads' worth, on loopback in the kernel's buffer before the loop turns again.
         upstream.open_peers[0].writer.write(text(message) * 80)
-        await runner.settle()
+        await runner.settle(Parting.STOPPED)
         assert bench.data(runner) == [message] * 80
 
 
@@ -124,15 +128,83 @@ async def test_a_standby_takes_over_where_the_old_owner_stopped(bench: Bench) ->
         await asyncio.wait_for(new.ready.wait(), 20)
         before = len(bench.data(old))
         await until(lambda: len(bench.data(old)) > before + 20)
-        remains = await old.settle()
+        remains = await old.settle(Parting.HANDED_OVER)
         new.begin(Lease(old.connection, epoch=2), remains.handoff)
         await old.close()
         await until(lambda: len(bench.data(old)) > before + 200)
         stop.set()
         await feeding
+        assert "closed" not in bench.kinds(old), "there was an open socket at every moment"
         data = bench.data(old)
         first = int(data[0][1:])
         assert data == [f"m{number}" for number in range(first, first + len(data))]
+
+
+@pytest.mark.parametrize("parting", [Parting.PAUSED, Parting.STOPPED, Parting.RELEASED, Parting.FAILED])
+async def test_the_last_record_says_that_the_socket_was_closed_and_why(bench: Bench, parting: Parting) -> None:
+    async with numbered() as upstream:
+        runner, _ = bench.run(upstream.url())
+        await until(lambda: len(bench.data(runner)) > 50)
+        remains = await runner.settle(parting)
+        emitted = list(bench.records(runner.connection))
+        await runner.close()
+        peer = upstream.peers[0]
+        await until(lambda: not peer.open)
+        assert peer.ended_at is not None
+        closed_wall = time.time() - (time.monotonic() - peer.ended_at)
+        assert emitted[-1]["type"] == "closed"
+        assert (emitted[-1]["code"], emitted[-1]["reason"]) == (1001, parting.value)
+        assert emitted[-1]["seq"] == remains.handoff.last_seq
+        assert bench.records(runner.connection) == emitted
+        received = [datetime.fromisoformat(record["receivedAt"]).timestamp() for record in emitted]
+        assert received == sorted(received)
+        assert received[-1] <= closed_wall
+        assert [record["type"] for record in emitted].count("closed") == 1
+        found = numbers(bench.data(runner))
+        assert found == list(range(found[0], found[0] + len(found)))
+
+
+async def test_a_socket_that_nobody_will_read_closes_though_the_sink_stands_still(bench: Bench) -> None:
+    async with numbered() as upstream:
+        runner, _ = bench.run(upstream.url())
+        await until(lambda: len(bench.data(runner)) > 10)
+        bench.sink.stalled = True
+        settling = asyncio.create_task(runner.settle(Parting.PAUSED))
+        await until(lambda: not upstream.peers[0].open)
+        assert not settling.done()
+        bench.sink.stalled = False
+        await settling
+        assert bench.kinds(runner)[-1] == "closed"
+
+
+async def test_a_socket_that_was_closed_before_is_not_said_to_close_again(bench: Bench) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.upgrade()
+        await peer.send(close(1013, "later"))
+        await peer.until_closed()
+
+    async with RawUpstream(script) as upstream:
+        runner, lease = bench.run(upstream.url())
+        await until(lambda: lease.state == "BACKING_OFF")
+        await runner.settle(Parting.PAUSED)
+        assert bench.kinds(runner) == ["opened", "closed"]
+        assert bench.record(runner, "closed")["reason"] == "later"
+
+
+async def test_a_request_that_became_useless_says_so_in_its_last_record(bench: Bench) -> None:
+    async def deaf(peer: Peer) -> None:
+        await peer.upgrade()
+        await asyncio.Event().wait()
+
+    async with RawUpstream(deaf) as upstream:
+        runner, lease = bench.run(upstream.url())
+        await until(lambda: bench.kinds(runner) == ["opened"])
+        runner.revise(bench.row(runner.connection, generation=2))
+        await until(lambda: lease.failed is not None)
+        await runner.settle(Parting.FAILED)
+        assert bench.kinds(runner)[-1] == "closed"
+        assert bench.record(runner, "closed")["reason"] == "no_request"
+        await runner.close()
 
 
 async def test_a_lost_lease_emits_nothing_more_and_leaves_nothing(bench: Bench) -> None:

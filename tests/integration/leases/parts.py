@@ -7,7 +7,7 @@ from botocore.config import Config
 
 from leases.dynamodb import Table
 from leases.events import Event
-from leases.ports import Grant, Remains
+from leases.ports import Grant, Parting, Remains
 from leases.rows import ConnectionRow, Handoff, Item, Load, SessionRow, SessionState
 from leases.timings import Timings
 from local.aws import Aws
@@ -88,7 +88,7 @@ class Held:
     def resume(self) -> None:
         """See `leases.ports.Runner`."""
 
-    async def settle(self) -> Remains:
+    async def settle(self, parting: Parting) -> Remains:
         """See `leases.ports.Runner`."""
         return Remains(cursor=None, handoff=Handoff(digests=b"", last_seq=0))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leases.ports import Parting
 from tests.integration.engine.conftest import Bench
 from tests.integration.upstreams.conftest import Command, Server, program
 from tests.support.upstream import until
@@ -51,6 +52,6 @@ async def test_subscribes_after_the_acknowledgement_survives_a_restart_and_stops
     assert [kind for kind in bench.kinds(runner) if kind != "message"] == ["opened", "closed", "gap", "opened"]
 
     ended = server.told().count("subscription ended")
-    await runner.settle()
+    await runner.settle(Parting.STOPPED)
     await runner.close()
     await until(lambda: server.told().count("subscription ended") == ended + 1)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from leases.ports import Parting
 from tests.integration.engine.conftest import Bench
 from tests.integration.upstreams.conftest import Command, Server
 from tests.support.upstream import until
@@ -114,7 +115,7 @@ async def test_binary_packets_come_as_they_are_and_a_restart_of_the_broker_is_su
     assert [kind for kind in bench.kinds(subscriber) if kind != "message"] == ["opened", "closed", "gap", "opened"]
 
     for runner in (subscriber, publisher):
-        await runner.settle()
+        await runner.settle(Parting.STOPPED)
         await runner.close()
     await until(lambda: "Client subscriber closed its connection" in mosquitto.told(), what=mosquitto.told()[-2000:])
     assert "exceeded timeout" not in mosquitto.told()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from leases.ports import Parting
 from tests.integration.engine.conftest import Bench
 from tests.integration.upstreams.conftest import Command, Server, program
 from tests.support.upstream import until
@@ -43,7 +44,7 @@ async def test_its_pings_are_answered_it_may_restart_and_the_stop_is_clean(
     assert [kind for kind in bench.kinds(runner) if kind != "message"] == ["opened", "closed", "gap", "opened"]
 
     left = server.told().count("left: ")
-    await runner.settle()
+    await runner.settle(Parting.STOPPED)
     await runner.close()
     await until(lambda: server.told().count("left: ") == left + 1)
     assert "ping timeout" not in server.told()

@@ -12,7 +12,7 @@ from leases import events, moving
 from leases.clock import SystemClock
 from leases.conditions import Refused, Unknown, Write, Written
 from leases.member import Identity, Member
-from leases.ports import Grant, Page, Remains
+from leases.ports import Grant, Page, Parting, Remains
 from leases.rows import (
     ConnectionRow,
     DeadBy,
@@ -106,7 +106,7 @@ class Stuck:
 
     def resume(self) -> None: ...
 
-    async def settle(self) -> Remains:
+    async def settle(self, parting: Parting) -> Remains:
         await asyncio.Event().wait()
         raise AssertionError
 
