@@ -1,4 +1,8 @@
-"""The values behind `secretRefs`: read from AWS Secrets Manager at every attempt, kept nowhere."""
+"""The values behind `secretRefs`: read from AWS Secrets Manager at every attempt, never stored.
+
+Those of an attempt stay in memory as long as its WebSocket, so that what its server says is told without them
+(`worker.redaction`).
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
