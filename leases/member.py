@@ -28,7 +28,8 @@ from leases.timings import Timings
 AUDIT_SECONDS = 60.0
 WATCH_SECONDS = 0.5
 RETRY_SECONDS = 2.0
-BURY_ATTEMPTS = 3
+BURY_SECONDS = 6.0
+"""At the end of a session, for making that known."""
 
 
 class _Drained(Exception):
@@ -84,6 +85,8 @@ class Member:
         self._stopping = asyncio.Event()
         self.joined = asyncio.Event()
         """Set once the first session is open."""
+        self.left_behind = 0
+        """Connections that this member held when its last session ended, and could not flush and let go."""
         self.holdings: Holdings | None = None
         """What the present session holds; None between sessions."""
         self.view = FleetView()
@@ -178,10 +181,11 @@ class Member:
         """Make it known that a session is over: whoever reads that may claim at once. Else the judges will find out."""
         write = writes.declare_dead(session.id, DeadBy.SELF, None, int(self._clock.wall()))
         persistent = Persistent(self._store, self._rng, self._observer)
-        with suppress(Unknown):
-            result = await persistent.write(write, attempts=BURY_ATTEMPTS)
-            if isinstance(result, Refused) and result.image is None:
-                await persistent.write(writes.tombstone(session.row, int(self._clock.wall())), attempts=BURY_ATTEMPTS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BURY_SECONDS):
+                result = await persistent.write(write)
+                if isinstance(result, Refused) and result.image is None:
+                    await persistent.write(writes.tombstone(session.row, int(self._clock.wall())))
 
     async def _serve(self, session: Session, tasks: asyncio.TaskGroup) -> None:
         holdings = Holdings(
@@ -235,7 +239,7 @@ class Member:
             loop.cancel()
         # What is left could not be flushed or let go in time. Once the row says DEAD, anyone may claim it.
         session.end()
-        holdings.abort_all()
+        self._drop(holdings)
         raise _Drained
 
     async def _live(self, session: Session, holdings: Holdings) -> None:
@@ -243,8 +247,12 @@ class Member:
             await session.run()
         except SessionOver as over:
             self._observer.saw(events.SessionLost(session.id, len(holdings), str(over)))
-            holdings.abort_all()
+            self._drop(holdings)
             raise
+
+    def _drop(self, holdings: Holdings) -> None:
+        self.left_behind = len(holdings.held)
+        holdings.abort_all()
 
     async def _repeat(self, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
         pause = seconds

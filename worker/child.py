@@ -24,6 +24,9 @@ SUPERVISOR_PID = "SUPERVISOR_PID"
 
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
 
+LEFT_BEHIND = 3
+"""Exit code of a process that has ended by itself, but could not flush and let go all that it held; 0: it could."""
+
 ALIVE_SECONDS = 5.0
 """How often a process shows that its loop turns."""
 

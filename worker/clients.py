@@ -44,16 +44,21 @@ class Purpose:
         return ThreadPoolExecutor(self.threads, thread_name_prefix=self.name)
 
 
-HEARTBEAT = Purpose(name="heartbeat", connect=0.4, read=0.8, threads=4)
-"""A heartbeat per second; a late answer still counts, so a slow attempt must not keep the next one from starting."""
+HEARTBEAT_PATIENCE = 1.2
+"""Seconds after which a heartbeat without an answer is repeated. An answer that comes later still counts
+(`leases.late`), so that a table which is slow, but does what it is asked, takes no session's right to emit for long."""
+
+HEARTBEAT = Purpose(name="heartbeat", connect=0.4, read=4.0, threads=4)
+"""A heartbeat per second, each attempt with a thread of its own for as long as its answer can be of use."""
 
 JUDGE = Purpose(name="judge", connect=0.4, read=0.8, threads=4)
 """Reads of other sessions, which go stale within 2 P."""
 
-LEASES = Purpose(name="leases", connect=0.5, read=2.0, threads=16)
-"""Claims, status, checkpoints, sweeps, and reads of what is to run."""
+LEASES = Purpose(name="leases", connect=0.5, read=4.0, threads=32)
+"""Claims, status, checkpoints, sweeps, and reads of what is to run. Patient, and with many calls at a time, so that a
+worker can be drained while every answer takes three seconds."""
 
-REAPING = Purpose(name="reaping", connect=0.5, read=1.5, threads=4)
+REAPING = Purpose(name="reaping", connect=0.5, read=4.0, threads=4)
 """The supervisor's: declaring sessions dead, listing what they owned."""
 
 ASSIGNMENTS = Purpose(name="assignments", connect=1.0, read=5.0, threads=1)

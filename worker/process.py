@@ -12,11 +12,12 @@ from random import Random
 
 from leases.clock import SystemClock
 from leases.dynamodb import AsyncStore, Table
+from leases.late import LateAnswers
 from leases.member import Identity, Member
 from telemetry.logs import Field
 from worker import clients
 from worker.assignments import Assignments, Queue, QueuedHints
-from worker.child import STOP_SIGNALS, Supervision
+from worker.child import LEFT_BEHIND, STOP_SIGNALS, Supervision
 from worker.clients import Clients, Purpose
 from worker.engine import Engine
 from worker.host import WorkerHost
@@ -38,8 +39,8 @@ from worker.vitals import Vitals
 log = logger()
 
 
-async def serve(settings: Settings, supervision: Supervision, task: TaskMetadata) -> None:
-    """Be a member of the fleet until told to stop, and drained."""
+async def serve(settings: Settings, supervision: Supervision, task: TaskMetadata) -> int:
+    """Be a member of the fleet until told to stop, and drained; returns the exit code."""
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     rng = Random()
@@ -72,7 +73,7 @@ async def serve(settings: Settings, supervision: Supervision, task: TaskMetadata
     member = Member(
         identity=Identity(task_arn=task.task_arn, revision=task.revision, capacity=settings.capacity),
         store=leases_store,
-        heartbeat_store=store(clients.HEARTBEAT),
+        heartbeat_store=LateAnswers(store(clients.HEARTBEAT)),
         judge_store=store(clients.JUDGE),
         hints=QueuedHints(queue, hint_threads),
         clock=clock,
@@ -103,7 +104,14 @@ async def serve(settings: Settings, supervision: Supervision, task: TaskMetadata
     supervision.end_stop()
     vitals.flush()
     engine.close()
+    if member.left_behind:
+        log.error(
+            "Connections could not be flushed and let go in time; others claim them, messages may be missing.",
+            extra={"connections": member.left_behind},
+        )
+        return LEFT_BEHIND
     log.info("Drained; this process ends.")
+    return 0
 
 
 async def _show_life(member: Member, supervision: Supervision) -> None:
@@ -142,8 +150,7 @@ def main() -> int:
         log.error("Not starting.", extra={Field.REASON: str(error)})  # noqa: TRY400 - the message says it all
         return 2
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(serve(settings, supervision, task))
-    return 0
+        return runner.run(serve(settings, supervision, task))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Self
 
 from connections.url_policy import UrlPolicy
 from leases.timings import IllegalTimings, Timings
-from worker.clients import HEARTBEAT
+from worker.clients import HEARTBEAT_PATIENCE
 
 STOP_TIMEOUT_SECONDS = 120
 """From SIGTERM to SIGKILL: the stopTimeout of the container, and the longest that Fargate grants."""
@@ -199,7 +199,7 @@ def _timings(read: _Reader) -> Timings:
     defaults = Timings()
     values = {name: read.number(variable, getattr(defaults, name)) for name, variable in TIMING_VARIABLES.items()}
     try:
-        return Timings(**values, call_timeout=HEARTBEAT.timeout)
+        return Timings(**values, call_timeout=HEARTBEAT_PATIENCE)
     except IllegalTimings as error:
         named = ", ".join(f"{name} is {variable}" for name, variable in TIMING_VARIABLES.items() if name in str(error))
         raise SettingsError(f"{error} ({named})") from error

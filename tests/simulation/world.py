@@ -8,6 +8,7 @@ from typing import Any
 from leases import events, writes
 from leases.conditions import Absent, Unknown, Write, Written
 from leases.holdings import Considered
+from leases.late import LateAnswers
 from leases.member import Identity, Member
 from leases.rows import (
     ALIVE,
@@ -38,6 +39,8 @@ from tests.simulation.table import Table, TableStore
 WALL = 1_700_000_000.0
 TTL = 1_800_000_000
 FIRST_EPOCH = 100
+HEARTBEAT_SHARE = 0.88
+"""Of the self-fence time: so long the answer to one attempt of a heartbeat is listened for."""
 STORE_TIMEOUT = 2.0
 AUDIT_SECONDS = 60.0
 
@@ -65,7 +68,8 @@ class Worker:
         self.process = Process(world.timetable, name, task.machine.clock, world.failed)
         self.task = task
         self.stores = [
-            TableStore(world.table, self.process, timeout) for timeout in (world.timings.call_timeout, STORE_TIMEOUT)
+            TableStore(world.table, self.process, timeout)
+            for timeout in (HEARTBEAT_SHARE * world.timings.self_fence, STORE_TIMEOUT)
         ]
         self.hints = QueueHints(world.queue)
         outside = Outside(self.process, world.timetable, world.rng("outside", name), world.feeds, world.stream)
@@ -76,7 +80,7 @@ class Worker:
         self.member = Member(
             identity=Identity(task_arn=task.machine.name, revision=task.revision, capacity=world.capacity),
             store=self.stores[1],
-            heartbeat_store=self.stores[0],
+            heartbeat_store=LateAnswers(self.stores[0]),
             judge_store=self.stores[1],
             hints=self.hints,
             clock=task.machine.clock,

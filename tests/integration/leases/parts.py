@@ -11,7 +11,7 @@ from leases.ports import Grant, Parting, Remains
 from leases.rows import ConnectionRow, Handoff, Item, Load, SessionRow, SessionState
 from leases.timings import Timings
 from local.aws import Aws
-from worker.clients import HEARTBEAT
+from worker.clients import JUDGE
 
 OWNER_INDEX = "by_owner"
 TIMINGS = Timings(heartbeat=0.3, self_fence=3.5, drain=0.2, takeover=4.1, judge_poll=0.25, give_up=30.0)
@@ -19,10 +19,10 @@ TIMINGS = Timings(heartbeat=0.3, self_fence=3.5, drain=0.2, takeover=4.1, judge_
 
 
 def connect(aws: Aws, endpoint: str, table: str) -> Table:
-    """The table as a worker's heartbeat sees it: one attempt for each call, bounded in time."""
+    """The table as a worker sees it: one attempt for each call, bounded in time."""
     config = Config(
-        connect_timeout=HEARTBEAT.connect,
-        read_timeout=HEARTBEAT.read,
+        connect_timeout=JUDGE.connect,
+        read_timeout=JUDGE.read,
         max_pool_connections=16,
         retries={"total_max_attempts": 1},
     )

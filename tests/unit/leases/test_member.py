@@ -181,6 +181,7 @@ async def test_what_could_not_be_let_go_emits_nothing_once_the_session_says_that
         await running
     assert emits == [False]
     assert runner.aborted
+    assert one.left_behind == 1
 
 
 async def test_a_member_that_cannot_open_a_session_stops_when_it_is_told_to() -> None:
@@ -216,3 +217,4 @@ async def test_a_claim_that_is_answered_after_its_session_was_lost_leaves_no_run
     assert all(runner.aborted for runner in host.runners)
     one.stop()
     await running
+    assert one.left_behind == 0

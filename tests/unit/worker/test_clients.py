@@ -10,7 +10,7 @@ from botocore.exceptions import ReadTimeoutError
 
 from leases.timings import Timings
 from worker import clients
-from worker.clients import HEARTBEAT, Clients, Purpose
+from worker.clients import HEARTBEAT, HEARTBEAT_PATIENCE, JUDGE, Clients, Purpose
 
 PURPOSES = [value for value in vars(clients).values() if isinstance(value, Purpose)]
 
@@ -42,12 +42,17 @@ def test_what_emits_is_given_up_within_the_drain_time(mute: socket.socket) -> No
         assert config.retries["total_max_attempts"] == 1
 
 
-def test_a_heartbeat_takes_no_longer_than_the_timings_say() -> None:
-    assert Timings().call_timeout == HEARTBEAT.timeout
+def test_a_heartbeat_is_repeated_when_the_timings_say() -> None:
+    assert Timings().call_timeout == HEARTBEAT_PATIENCE
 
 
-def test_a_heartbeat_without_an_answer_is_one_attempt_of_less_than_a_second(mute: socket.socket) -> None:
-    client = Clients().dynamodb(HEARTBEAT)
+def test_every_attempt_of_a_heartbeat_has_a_thread_while_its_answer_can_be_of_use() -> None:
+    assert HEARTBEAT.timeout < Timings().self_fence
+    assert HEARTBEAT.threads * HEARTBEAT_PATIENCE >= HEARTBEAT.timeout
+
+
+def test_a_call_without_an_answer_is_one_attempt(mute: socket.socket) -> None:
+    client = Clients().dynamodb(JUDGE)
     began = time.monotonic()
     with pytest.raises(ReadTimeoutError):
         client.get_item(TableName="t", Key={"pk": {"S": "p"}, "sk": {"S": "s"}})
