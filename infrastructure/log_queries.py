@@ -42,7 +42,7 @@ def save_queries(
             [workers],
             logs.QueryString(
                 filter_statements=[_any_event(Event.CONNECT_FAILED, Event.CONNECTION_CLOSED)],
-                stats_statements=[f"count(*) as times by {Field.EVENT}, {Field.REASON}"],
+                stats_statements=[f"sum({Field.OCCURRENCES}) as times by {Field.EVENT}, {Field.REASON}"],
                 sort="times desc",
             ),
         ),

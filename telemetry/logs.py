@@ -11,6 +11,10 @@ class Field(StrEnum):
     SESSION = "sessionId"
     EPOCH = "epoch"
     REASON = "reason"
+    OCCURRENCES = "occurrences"
+    """How many like events a line stands for."""
+    STACK = "stack"
+    """Where an error was raised, innermost last, without its text, which may quote a secret."""
 
 
 class Event(StrEnum):

@@ -69,6 +69,8 @@ class Reason(StrEnum):
     """The 101 answer or the opening messages broke the protocol or the request."""
     SECRET = "secret"  # noqa: S105 - the name of a reason
     """A secret that the request refers to could not be read."""
+    INTERNAL = "internal"
+    """The worker's own code broke; its log says where."""
 
 
 @dataclass(frozen=True, slots=True)

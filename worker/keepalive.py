@@ -86,6 +86,10 @@ class Swept(Protocol):
         """Do what is due; returns when to come back, or None to be forgotten."""
         ...
 
+    def broke(self, error: Exception) -> None:
+        """`look` raised, and nobody will look again. Must not raise itself."""
+        ...
+
 
 class Sweeper:
     """A timer wheel: every member is visited when it asked to be, within a tick."""
@@ -128,7 +132,11 @@ class Sweeper:
         first, self._swept_to = self._swept_to + 1, self._slot(now)
         for slot in range(first, self._swept_to + 1):
             for member in self._slots.pop(slot, ()):
-                again = member.look(now, sound=sound)
+                try:
+                    again = member.look(now, sound=sound)
+                except Exception as error:  # noqa: BLE001 - what is wrong with one must not leave all others unwatched
+                    member.broke(error)
+                    continue
                 if again is not None:
                     self._put(member, again)
         self._handle = self._loop.call_later(TICK_SECONDS, self._tick)

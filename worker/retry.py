@@ -33,6 +33,9 @@ noticed that it is back, the better."""
 STRIKES = 3
 """So many times 1008, a message above the limit or a wrong subprotocol, and the connection has FAILED."""
 
+FAULTS = 8
+"""So many times our own code broke on one connection, and that has FAILED: trying again does not get past it."""
+
 STRIKES_FORGOTTEN_SECONDS = 600.0
 """A session of this length forgives the strikes."""
 
@@ -83,6 +86,9 @@ class Kind(StrEnum):
     LOCAL = "local"
     """We closed it, on purpose."""
 
+    FAULT = "internal_error"
+    """Our own code broke, in an attempt or beside an open WebSocket."""
+
 
 _METRIC = {
     Kind.BLOCKED: Reason.BLOCKED,
@@ -93,8 +99,11 @@ _METRIC = {
     Kind.TIMEOUT: Reason.TIMEOUT,
     Kind.SECRET: Reason.SECRET,
     Kind.HTTP: Reason.HTTP,
+    Kind.FAULT: Reason.INTERNAL,
 }
 
+
+_STRIKES = {Kind.MESSAGE_TOO_BIG: STRIKES, Kind.SUBPROTOCOL: STRIKES, Kind.FAULT: FAULTS}
 
 _UNREACHABLE = frozenset({Kind.DNS, Kind.TCP, Kind.TLS, Kind.TIMEOUT})
 
@@ -221,9 +230,10 @@ class History:
             return failure.reason if fatal else None
         if failure.kind is Kind.CLOSED and failure.code in policy.fatal_close_codes:
             return failure.reason
-        if failure.kind in (Kind.MESSAGE_TOO_BIG, Kind.SUBPROTOCOL) or failure.code == _POLICY_VIOLATION:
+        strikes = _STRIKES.get(failure.kind, STRIKES if failure.code == _POLICY_VIOLATION else None)
+        if strikes is not None:
             self.strikes[failure.kind] += 1
-            if self.strikes[failure.kind] >= STRIKES:
+            if self.strikes[failure.kind] >= strikes:
                 return failure.reason
         return None
 

@@ -26,7 +26,7 @@ from telemetry.metrics import CONNECT_FAILURES, CONNECTIONS_FAILED, CONNECTS, RE
 from worker.adapters import Adapter
 from worker.admission import Group
 from worker.attempt import Attempt, render
-from worker.logs import logger
+from worker.logs import Recurring, fault, logger
 from worker.outbox import Discarded, Overflow
 from worker.pointer import cursor_of
 from worker.records import Control
@@ -49,6 +49,9 @@ LIFETIME_SPREAD = 0.25
 
 CURSOR_MESSAGES = 16
 """In so many of the last messages a cursor is looked for when a WebSocket is reopened."""
+
+QUIET_SECONDS = 300.0
+"""Attempts that go on failing for the same reason are logged this often; all of them are counted."""
 
 _SAID = {Event.CONNECT_FAILED: "No WebSocket opened", Event.CONNECTION_CLOSED: "WebSocket ended"}
 
@@ -78,6 +81,7 @@ class Runner:
         self._history = History()
         self._retry: Retry | None = None
         self._failed_at = 0.0
+        self._failures = Recurring(QUIET_SECONDS)
         self._session: Session | None = None
         self._leaving: Session | None = None
         """The session that was closed last: its socket may still be open."""
@@ -233,7 +237,6 @@ class Runner:
         self._stop()
         if not self._failed:
             self._task = asyncio.get_running_loop().create_task(self._run(self._stopped))
-            self._task.add_done_callback(self._done)
 
     def _stop(self) -> None:
         if self._task is not None:
@@ -246,30 +249,45 @@ class Runner:
             self._leaving.close(failure)
             self._tell_closed(self._leaving, failure)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error(
-                "A runner broke; the connection is given up", exc_info=error, extra={Field.CONNECTION: self.connection}
-            )
-            self._fail("internal_error")
-
     async def _run(self, previous: asyncio.Task[None] | None) -> None:
         if previous is not None:
             await asyncio.wait((previous,))
         try:
-            spec = await self._load()
             while True:
-                session = self._session
-                if session is None:
-                    if self._leaving is not None and self.exclusive:
-                        await asyncio.wait((self._leaving.over,))
-                    self._take(await self._open(spec), spec)
-                elif session.over.done():
-                    await self._recover(session)
-                else:
-                    await self._serve(session, spec)
+                try:
+                    await self._live()
+                except GivenUp:
+                    raise
+                except Exception as error:  # noqa: BLE001 - whatever broke: the next attempt may not get there
+                    await self._mend(error)
         except GivenUp as reason:
             self._fail(str(reason))
+
+    async def _live(self) -> None:
+        """Open WebSockets and keep them, one after the other. Raises `GivenUp`."""
+        spec = await self._load()
+        while True:
+            session = self._session
+            if session is None:
+                if self._leaving is not None and self.exclusive:
+                    await asyncio.wait((self._leaving.over,))
+                self._take(await self._open(spec), spec)
+            elif session.over.done():
+                await self._recover(session)
+            else:
+                await self._serve(session, spec)
+
+    async def _mend(self, error: Exception) -> None:
+        """Our own code broke: wait, to go on as if an attempt had failed. An open WebSocket stays. Raises `GivenUp`."""
+        log.error("A connection broke; trying again", extra={Field.CONNECTION: self.connection, **fault(error)})
+        loop = asyncio.get_running_loop()
+        failure = Failure(kind=Kind.FAULT, detail=type(error).__name__)
+        self._engine.meter.count(CONNECT_FAILURES, label=failure.metric)
+        wait = random.random() * self._decide(failure, loop.time()).window
+        if self._session is None:
+            self._show(State.BACKING_OFF, next_retry_at=timestamp(self._wall() + wait))
+        await asyncio.sleep(wait)
+        self._retry = None
 
     async def _load(self) -> ConnectionSpec:
         """Read the request as the row says, unless that was done already."""
@@ -337,8 +355,11 @@ class Runner:
             except AttemptFailed as failed:
                 failure = failed.failure
                 self._engine.meter.count(CONNECT_FAILURES, label=failure.metric)
-                self._log(Event.CONNECT_FAILED, failure)
-                self._decide(failure, asyncio.get_running_loop().time())
+                now = asyncio.get_running_loop().time()
+                occurrences = self._failures.due(failure.reason, now)
+                if occurrences:
+                    self._log(Event.CONNECT_FAILED, failure, occurrences)
+                self._decide(failure, now)
 
     async def _back_off(self, share: float) -> None:
         """Wait until the next attempt is due. A herd that grows meanwhile makes it later."""
@@ -400,6 +421,7 @@ class Runner:
         """A WebSocket is open and subscribed: from now on it is the connection's."""
         self._session = session
         self._retry = None
+        self._failures.clear()
         now = asyncio.get_running_loop().time()
         if spec.max_lifetime_seconds is not None:
             life = spec.max_lifetime_seconds * random.uniform(1 - LIFETIME_SPREAD, 1)
@@ -447,7 +469,7 @@ class Runner:
                 break
             self._deliver(new, data, received_at)
 
-    def _decide(self, failure: Failure, at: float) -> None:
+    def _decide(self, failure: Failure, at: float) -> Retry:
         """What follows a failure, for this connection and for its group. Raises `GivenUp`."""
         decision = self._history.decide(failure, self._policy)
         close = self._status.last_close
@@ -457,14 +479,14 @@ class Runner:
         if isinstance(decision, GiveUp):
             raise GivenUp(decision.reason if not failure.detail else f"{decision.reason}: {failure.detail}")
         self._retry, self._failed_at = decision, at
-        if self._group is None:
-            return
-        now = asyncio.get_running_loop().time()
-        self._group.dropped(now)
-        if decision.rate_limited:
-            self._group.rate_limited(now, retry_after_seconds(failure.retry_after, self._wall()))
-        elif failure.code is None:
-            self._group.let_in()
+        if self._group is not None:
+            now = asyncio.get_running_loop().time()
+            self._group.dropped(now)
+            if decision.rate_limited:
+                self._group.rate_limited(now, retry_after_seconds(failure.retry_after, self._wall()))
+            elif failure.code is None:
+                self._group.let_in()
+        return decision
 
     def _fail(self, reason: str) -> None:
         """Nothing more will be tried."""
@@ -553,12 +575,17 @@ class Runner:
             self._reported_at = asyncio.get_running_loop().time()
             self._grant.report(self._status.to_item())
 
-    def _log(self, event: Event, failure: Failure) -> None:
+    def _log(self, event: Event, failure: Failure, occurrences: int = 1) -> None:
         log.info(
             "%s (%s)",
             _SAID[event],
             _reason(failure),
-            extra={Field.EVENT: event, Field.CONNECTION: self.connection, Field.REASON: failure.reason},
+            extra={
+                Field.EVENT: event,
+                Field.CONNECTION: self.connection,
+                Field.REASON: failure.reason,
+                Field.OCCURRENCES: occurrences,
+            },
         )
 
 

@@ -11,7 +11,7 @@ from worker.adapters import Acknowledgement, Adapter, Reply
 from worker.attempt import Attempt, Opening
 from worker.dial import Dialer
 from worker.keepalive import Pulse, Sweeper, Verdict
-from worker.logs import logger
+from worker.logs import fault, logger
 from worker.pointer import value_at
 from worker.redaction import Redactor
 from worker.retry import AttemptFailed, Failure, Kind
@@ -289,6 +289,14 @@ class Session:
             self.close(Failure(kind=Kind.STALE, code=GOING_AWAY, detail="no message for too long"))
             return None
         return min(again, now + VISIT_SECONDS)
+
+    def broke(self, error: Exception) -> None:
+        """See `Swept`."""
+        log.error(
+            "The keepalive of a WebSocket broke; it is dropped, and opened anew",
+            extra={Field.CONNECTION: self._owner.connection, **fault(error)},
+        )
+        self.abort(Failure(kind=Kind.FAULT, code=ABNORMAL, detail=type(error).__name__))
 
 
 def _ask(adapter: Adapter, data: str | bytes, session: Session) -> Iterable[Reply]:

@@ -2,10 +2,13 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import worker.retry
 from connections.url_policy import check_url
 from leases.ports import Parting
 from telemetry import metrics
@@ -13,6 +16,7 @@ from tests.integration.engine.conftest import Bench, Lease
 from tests.support.certificates import Authority
 from tests.support.upstream import BINARY, CLOSE, TEXT, Peer, RawUpstream, Script, behave, close, frame, text, until
 from worker.dial import Dialer, Resolver
+from worker.retry import Kind
 from worker.runner import Runner
 
 pytestmark = [pytest.mark.asyncio(loop_factories=["uvloop"]), pytest.mark.usefixtures("quick")]
@@ -360,3 +364,91 @@ async def test_a_full_buffer_closes_the_connection_and_says_so_and_nothing_accep
         numbers = [int(data[:6]) for data in bench.data(runner)]
         assert numbers == list(range(accepted))
         assert bench.record(runner, "gap")["reason"] == "sink_stalled"
+
+
+# Faults of our own
+
+
+class Faulty:
+    """Breaks so many times, and then does what it stands for."""
+
+    def __init__(self, stands_for: Callable[..., Any], times: float) -> None:
+        self._stands_for = stands_for
+        self.left = times
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.left > 0:
+            self.left -= 1
+            raise ZeroDivisionError("SENTINEL")
+        return self._stands_for(*arguments)
+
+
+@pytest.mark.parametrize("where", ["load", "attempt"])
+async def test_a_fault_of_our_own_is_logged_and_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    broken, name = (bench.rows, "get") if where == "load" else (bench.engine.secrets, "values")
+    monkeypatch.setattr(broken, name, Faulty(getattr(broken, name), 2))
+    async with RawUpstream() as upstream:
+        runner, lease = bench.run(upstream.url())
+        await asyncio.wait_for(runner.ready.wait(), 20)
+        assert lease.failed is None
+        assert [status["state"] for status in lease.statuses].count("BACKING_OFF") >= 1
+    assert bench.meter.of(metrics.CONNECT_FAILURES, metrics.Reason.INTERNAL) == 2
+    faults = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.__dict__["reason"] for record in faults] == ["ZeroDivisionError"] * 2
+    assert all("runner._live" in record.__dict__["stack"] for record in faults)
+    assert "SENTINEL" not in caplog.text
+
+
+async def test_a_fault_of_our_own_that_stays_is_given_up_in_the_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(worker.retry._STRIKES, Kind.FAULT, 3)
+    monkeypatch.setattr(bench.engine.secrets, "values", Faulty(bench.engine.secrets.values, float("inf")))
+    runner, lease = bench.run("ws://localhost:1/")
+    assert await given_up(runner, lease) == "internal_error: ZeroDivisionError"
+
+
+async def test_a_fault_beside_an_open_socket_leaves_it_open(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with RawUpstream() as upstream:
+        runner, lease = bench.run(upstream.url("/old"))
+        await asyncio.wait_for(runner.ready.wait(), 20)
+        monkeypatch.setattr(bench.engine.secrets, "values", Faulty(bench.engine.secrets.values, 2))
+        bench.spec(runner.connection, 2, url=upstream.url("/new"), overlapSeconds=0)
+        runner.revise(bench.row(runner.connection, generation=2))
+        await until(lambda: bench.meter.of(metrics.CONNECT_FAILURES, metrics.Reason.INTERNAL) == 2)
+        assert upstream.at("/old")[0].open
+        await until(lambda: upstream.at("/new") and not upstream.at("/old")[0].open)
+        assert {status["state"] for status in lease.statuses} <= {"CONNECTING", "OPEN"}
+
+
+async def test_a_keepalive_that_breaks_costs_its_own_socket_and_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with RawUpstream() as upstream:
+        runner, lease = bench.run(upstream.url("/broken"), wsPing={"intervalSeconds": 1, "timeoutSeconds": 1})
+        other, _ = bench.run(upstream.url("/sound"), wsPing={"intervalSeconds": 1, "timeoutSeconds": 1})
+        await asyncio.wait_for(runner.ready.wait(), 20)
+        await asyncio.wait_for(other.ready.wait(), 20)
+        assert runner._session is not None
+        monkeypatch.setattr(runner._session, "_pulse", None)
+        await until(lambda: len(upstream.at("/broken")) == 2)
+        sound = upstream.at("/sound")[0]
+        pings = len(sound.frames)
+        await until(lambda: len(sound.frames) > pings)
+        assert sound.open
+        assert lease.failed is None
+        assert bench.record(runner, "closed")["reason"] == "internal_error"
+    faults = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.__dict__["connectionId"] for record in faults] == [runner.connection]
+
+
+async def test_attempts_that_fail_alike_are_counted_and_logged_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        bench.run("ws://localhost:1/")
+        await until(lambda: bench.meter.of(metrics.CONNECT_FAILURES, metrics.Reason.TCP) >= 4)
+    told = [record for record in caplog.records if record.__dict__.get("event") == "connect_failed"]
+    assert [record.__dict__["reason"] for record in told] == ["tcp"]

@@ -76,11 +76,21 @@ class Member:
     def __init__(self, *answers: float | None) -> None:
         self.answers = list(answers)
         self.visits: list[tuple[float, bool]] = []
+        self.errors: list[Exception] = []
 
     def look(self, now: float, *, sound: bool) -> float | None:
         self.visits.append((now, sound))
         answer = self.answers.pop(0) if self.answers else None
         return None if answer is None else now + answer
+
+    def broke(self, error: Exception) -> None:
+        self.errors.append(error)
+
+
+class Broken(Member):
+    def look(self, now: float, *, sound: bool) -> float | None:
+        super().look(now, sound=sound)
+        raise ZeroDivisionError
 
 
 async def test_a_member_is_visited_until_it_is_done() -> None:
@@ -116,3 +126,14 @@ async def test_first_visits_are_spread() -> None:
     sweeper.close()
     assert len(slots) >= 19
     assert slots[-1] < 150
+
+
+async def test_a_member_that_breaks_is_let_go_and_the_others_are_visited_on() -> None:
+    sweeper = Sweeper(asyncio.get_running_loop())
+    members = [Member(*[0.0] * 20), Broken(), Member(*[0.0] * 20)]
+    for member in members:
+        sweeper.watch(member, within=0.1)
+    await until(lambda: len(members[0].visits) >= 3 and len(members[2].visits) >= 3)
+    sweeper.close()
+    assert [len(member.errors) for member in members] == [0, 1, 0]
+    assert len(members[1].visits) == 1
