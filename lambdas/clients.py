@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.config import Config
@@ -16,21 +16,31 @@ from leases.dynamodb import Table
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-ONE_ANSWER = Config(connect_timeout=0.2, read_timeout=1.2, retries={"mode": "legacy", "total_max_attempts": 2})
-"""Two attempts end within 2.5 seconds. Legacy mode pauses 50 ms before it repeats a DynamoDB call, not a second."""
+CONNECT_SECONDS = 0.2
+READ_SECONDS = 1.2
+ATTEMPT_SECONDS = CONNECT_SECONDS + READ_SECONDS
+"""The longest that one attempt may take. A connection that died while its function was frozen answers nobody."""
+
 
 QUEUE_BATCH = 10
 """Entries that one SendMessageBatch takes."""
 
 
-def table() -> Table:
+def table(attempts: int = 2) -> Table:
     """The table that the environment names."""
-    return Table(boto3.client("dynamodb", config=ONE_ANSWER), os.environ["TABLE_NAME"], os.environ["OWNER_INDEX"])
+    client = boto3.client("dynamodb", config=_config(attempts))
+    return Table(client, os.environ["TABLE_NAME"], os.environ["OWNER_INDEX"])
 
 
 def hints() -> "HintQueue":
     """The queue that the environment names."""
-    return HintQueue(boto3.client("sqs", config=ONE_ANSWER), os.environ["QUEUE_URL"])
+    return HintQueue(boto3.client("sqs", config=_config(attempts=2)), os.environ["QUEUE_URL"])
+
+
+def _config(attempts: int) -> Config:
+    # Legacy mode pauses 50 ms before it repeats a DynamoDB call, not a second.
+    retries: Any = {"mode": "legacy", "total_max_attempts": attempts}
+    return Config(connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS, retries=retries)
 
 
 @dataclass(frozen=True, slots=True)

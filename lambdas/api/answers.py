@@ -66,11 +66,12 @@ class WorkerList(TypedDict):
 
 
 class Problem(TypedDict):
-    """What is wrong, and with which field of the request."""
+    """What is wrong, and with which field of the request; or which connection may have been made or changed."""
 
     code: str
     message: str
     field: NotRequired[str]
+    connectionId: NotRequired[str]
 
 
 class Error(TypedDict):

@@ -1,9 +1,8 @@
 """What the API does with connections. The row comes first; whoever must act on it is told after."""
 
 import hashlib
-import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,8 +13,9 @@ from connections.url_policy import UrlPolicy, check_url
 from lambdas.api import answers
 from lambdas.api.http import Json, conflict, not_found
 from lambdas.api.notify import Notifier
-from leases.conditions import Refused, Write
-from leases.dynamodb import Contended, Table
+from lambdas.api.patience import changing
+from leases.conditions import Unknown, Write
+from leases.dynamodb import Table
 from leases.rows import (
     ConnectionRow,
     Desired,
@@ -30,11 +30,15 @@ from leases.rows import (
 CHANGE_ATTEMPTS = 5
 """A change that other changes overtake this often is left to its sender."""
 
-CONTENDED_PAUSES = (0.05, 0.1, 0.2, 0.4)
-"""Seconds, at most, before a transaction is repeated that met another one at its rows."""
-
 DIGEST_BYTES = 16
 IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?")
+
+
+def connection_id(caller: str, key: str | None, fresh: str) -> str:
+    """The id that a request's connection has or gets: `fresh` without an Idempotency-Key. Raises `Refusal`."""
+    if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
+        raise Refusal("invalid_value", "must be 1 to 255 printable ASCII characters", "Idempotency-Key")
+    return fresh if key is None else identity.derived_id(caller, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,32 +82,47 @@ def outline(spec: ConnectionSpec) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """The connections of the fleet. Methods raise `ApiError` or `Refusal` for what cannot be, else `Unknown`."""
+    """The connections of the fleet. Methods raise `ApiError` or `Refusal` for what cannot be, else `Unknown`.
+
+    Each may be repeated after `Unknown`: what the attempt before has written is found and not done again.
+    """
 
     table: Table
     notifier: Notifier
     policy: UrlPolicy
     secret_prefix: str
     now: Callable[[], float]
-    sleep: Callable[[float], None]
 
-    def create(self, body: bytes, caller: str, key: str | None) -> View:
-        """Accept a request. The same caller, key and request give the same connection, however often they come."""
-        if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
-            raise Refusal("invalid_value", "must be 1 to 255 printable ASCII characters", "Idempotency-Key")
+    def create(self, body: bytes, connection: str) -> View:
+        """Accept a request under an id that follows from caller and Idempotency-Key, or that nobody else has.
+
+        The same id and request give the same connection, however often they come.
+        """
         request = validate(ConnectionRequest, strict_json.canonical(strict_json.parse(body)))
         self._check(request)
-        connection = identity.random_id() if key is None else identity.derived_id(caller, key)
         digest = hashlib.blake2b(request.to_json().encode(), digest_size=DIGEST_BYTES).digest()
         spec = spec_of(request)
         writes = rows.create(connection, spec, Desired(request.desired), digest, self.now())
-        refused = self.transact(writes)
-        if not refused:
+        with changing(connection):
+            found = self._insert(writes)
+        if found is None:
             # From here on the connection exists: nothing that fails may make it look otherwise.
             return self.told(View(rows.created(writes[0]), spec))
-        if (refused[0].image or {}).get("digest") != digest:
+        if found.get("digest") != digest:
             raise conflict("idempotency_conflict", "this Idempotency-Key was used for another request")
         return self.told(self.get(connection))
+
+    def _insert(self, writes: Sequence[Write]) -> Item | None:
+        """Write a connection's first rows; returns the row that has its id already, if there is one."""
+        try:
+            refused = self.table.transact(writes)
+        except Unknown:
+            # It may be written all the same, and then the row says so.
+            found = self.table.get(writes[0].key)
+            if found is None:
+                raise
+            return found
+        return refused[0].image if refused else None
 
     def get(self, connection: str) -> View:
         """One connection, with the state of its owner."""
@@ -149,18 +168,11 @@ class Connections:
             writes = decide(view)
             if not writes:
                 return self.told(view)
-            if not self.transact(writes):
+            with changing(connection):
+                refused = self.table.transact(writes)
+            if not refused:
                 return self.told(self.get(connection))
         raise conflict("conflict", "others keep changing this connection; try again")
-
-    def transact(self, writes: Sequence[Write]) -> Mapping[int, Refused]:
-        """Apply writes, all or none, and wait for other transactions to leave their rows."""
-        for pause in CONTENDED_PAUSES:
-            try:
-                return self.table.transact(writes)
-            except Contended:
-                self.sleep(random.uniform(0, pause))
-        return self.table.transact(writes)
 
     def told(self, view: View) -> View:
         """Tell whoever must act on a row as it is now."""

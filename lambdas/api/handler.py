@@ -13,9 +13,19 @@ from connections.refusal import Refusal
 from connections.url_policy import UrlPolicy
 from lambdas import clients
 from lambdas.api import listing, workers
-from lambdas.api.connections import Connections
-from lambdas.api.http import ApiError, Json, Request, Response, error_response, not_found, unavailable
+from lambdas.api.connections import Connections, connection_id
+from lambdas.api.http import (
+    ApiError,
+    Json,
+    Request,
+    Response,
+    error_response,
+    not_found,
+    outcome_unknown,
+    unavailable,
+)
 from lambdas.api.notify import Notifier
+from lambdas.api.patience import OutcomeUnknown, Patience
 from lambdas.api.release import Clock, Releases
 from lambdas.metering import count, emitted
 from leases.conditions import Unknown
@@ -24,21 +34,22 @@ from telemetry.metrics import CONNECTIONS_REQUESTED, ENQUEUE_FAILURES, REQUESTS_
 
 logger = Logger()
 metrics = Metrics()
-table = clients.table()
+table = clients.table(attempts=1)
 connections = Connections(
     table=table,
     notifier=Notifier(table, clients.hints(), logger, lambda: count(metrics, ENQUEUE_FAILURES)),
     policy=UrlPolicy.parse(os.environ["ALLOWED_HOSTS"]),
     secret_prefix=os.environ["SECRET_PREFIX"],
     now=time.time,
-    sleep=time.sleep,
 )
 releases = Releases(connections, Clock())
+patience = Patience()
 
 
 def create(request: Request) -> Response:
     """POST /connections"""
-    view = connections.create(request.body, request.caller, request.headers.get("idempotency-key"))
+    connection = connection_id(request.caller, request.headers.get("idempotency-key"), request.fresh_id)
+    view = connections.create(request.body, connection)
     count(metrics, CONNECTIONS_REQUESTED)
     return Response(HTTPStatus.ACCEPTED, view.answer(), {"Location": f"./connections/{view.row.connection}"})
 
@@ -78,10 +89,16 @@ def answer(event: Mapping[str, Any]) -> Response:
         route = ROUTES.get(request.route)
         if route is None:
             raise not_found("route")
-        return route(request)
+        return patience.answered(lambda: route(request))
     except (Refusal, ApiError) as refused:
         count(metrics, REQUESTS_REFUSED)
         return error_response(refused)
+    except OutcomeUnknown as unknown:
+        logger.warning(
+            "no answer to a write; the client is asked to try again",
+            extra={Field.CONNECTION: unknown.connection, Field.REASON: str(unknown)},
+        )
+        return error_response(outcome_unknown(unknown.connection))
     except Unknown as unknown:
         logger.warning("no answer from the table; the client is asked to try again", extra={Field.REASON: str(unknown)})
         return error_response(unavailable())

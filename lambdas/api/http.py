@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from connections import identity
 from connections.refusal import Refusal
 from connections.spec import MAX_BODY_BYTES
 
@@ -15,12 +16,16 @@ Json = dict[str, Any]
 
 
 class ApiError(Exception):
-    """An answer that is not a success. Its message never repeats a value of the request."""
+    """An answer that is not a success. Its message never repeats a value of the request.
 
-    def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
+    `connection` is the one that it is about, where the client cannot know its id from elsewhere.
+    """
+
+    def __init__(self, status: HTTPStatus, code: str, message: str, connection: str | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.connection = connection
 
 
 def not_found(what: str) -> ApiError:
@@ -34,8 +39,18 @@ def conflict(code: str, message: str) -> ApiError:
 
 
 def unavailable() -> ApiError:
-    """The table did not answer. The same request may be sent again."""
+    """The table did not answer, and nothing was changed. The same request may be sent again."""
     return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", "the table does not answer; try again")
+
+
+def outcome_unknown(connection: str | None) -> ApiError:
+    """The table did not answer a write. The same request may be sent again, and then is made once."""
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "outcome_unknown",
+        "the table does not answer, and the change may have been made; try again, or look",
+        connection,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +66,21 @@ class Request:
     """By name in lower case."""
     body: bytes
     caller: str
+    fresh_id: str
+    """For a new connection. Chosen once, so that a request that is repeated makes no second one."""
 
     @classmethod
     def from_event(cls, event: Mapping[str, Any]) -> "Request":
         """Read a proxy event. Raises `Refusal` or `ApiError` for a body or parameters that cannot be read."""
-        identity = event["requestContext"].get("identity") or {}
+        principal = event["requestContext"].get("identity") or {}
         return cls(
             route=f"{event['httpMethod']} {event['resource']}",
             id=(event.get("pathParameters") or {}).get("id", ""),
             query=_once(event.get("multiValueQueryStringParameters") or {}, "the query"),
             headers=_headers(event),
             body=_body(event),
-            caller=caller(identity),
+            caller=caller(principal),
+            fresh_id=identity.random_id(),
         )
 
 
@@ -91,15 +109,16 @@ def error_response(error: ApiError | Refusal) -> Response:
         body = {"code": error.code, "message": error.message} | where
         return Response(HTTPStatus.BAD_REQUEST, {"error": body})
     headers = {"Retry-After": "1"} if error.status is HTTPStatus.SERVICE_UNAVAILABLE else {}
-    return Response(error.status, {"error": {"code": error.code, "message": str(error)}}, headers)
+    which = {} if error.connection is None else {"connectionId": error.connection}
+    return Response(error.status, {"error": {"code": error.code, "message": str(error)} | which}, headers)
 
 
-def caller(identity: Mapping[str, Any]) -> str:
+def caller(principal: Mapping[str, Any]) -> str:
     """Who asks: the principal without the name of its session, which differs from one run of a job to the next.
 
     `arn:aws:sts::1:assumed-role/Deploy/run-17` is the caller `arn:aws:sts::1:assumed-role/Deploy`.
     """
-    arn = str(identity.get("userArn") or identity.get("accountId") or "anonymous")
+    arn = str(principal.get("userArn") or principal.get("accountId") or "anonymous")
     return arn.rpartition("/")[0] if ":assumed-role/" in arn else arn
 
 

@@ -12,6 +12,7 @@ from connections import strict_json
 from connections.spec import Model, validate
 from lambdas.api.connections import Connections, View
 from lambdas.api.http import ApiError, conflict
+from lambdas.api.patience import changing
 from leases.conditions import Refused
 from leases.rows import ConnectionRow, DeadBy, Desired, SessionRow, is_session, session_key
 from leases.writes import declare_dead, force_release
@@ -66,7 +67,8 @@ class Releases:
     def _free(self, row: ConnectionRow) -> View:
         """What is not wanted any more has no use for a new owner: whoever sweeps the dead session finishes it."""
         if row.desired is Desired.RUNNING:
-            outcome = self.connections.table.write(force_release(row))
+            with changing(row.connection):
+                outcome = self.connections.table.write(force_release(row))
             if isinstance(outcome, Refused) and (outcome.image or {}).get("owner") == row.owner:
                 raise conflict("conflict", "this connection is being changed; try again")
         return self.connections.told(View(self.connections.row(row.connection)))
@@ -77,7 +79,8 @@ class Releases:
             raise conflict("takeover_too_long", "this session's takeover time is too long to watch it in one call")
         self._watch(session, takeover)
         died_at = int(self.connections.now())
-        outcome = self.connections.table.write(declare_dead(session.session, DeadBy.JUDGE, session.seq, died_at))
+        with changing():
+            outcome = self.connections.table.write(declare_dead(session.session, DeadBy.JUDGE, session.seq, died_at))
         if isinstance(outcome, Refused) and outcome.image and SessionRow.from_item(outcome.image).alive:
             raise owner_alive()
 

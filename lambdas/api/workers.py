@@ -4,6 +4,7 @@ import re
 
 from lambdas.api import answers
 from lambdas.api.http import conflict, not_found
+from lambdas.api.patience import changing
 from lambdas.sessions import sessions
 from leases.conditions import Refused
 from leases.dynamodb import Table
@@ -37,7 +38,10 @@ def worker(row: SessionRow) -> answers.Worker:
 
 def drain(table: Table, session: str) -> answers.Worker:
     """Have a worker process hand over all that it holds. Raises `ApiError`, `Unknown`."""
-    outcome = table.write(drain_session(session)) if SESSION_ID.fullmatch(session) else Refused(None)
+    if not SESSION_ID.fullmatch(session):
+        raise not_found("worker")
+    with changing():
+        outcome = table.write(drain_session(session))
     if not isinstance(outcome, Refused):
         return worker(SessionRow.from_item(outcome.image))
     if outcome.image is None:
