@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -11,7 +11,7 @@ from connections.refusal import Refusal
 from connections.spec import MAX_STORED_BYTES, ConnectionChange, ConnectionRequest, ConnectionSpec, spec_of, validate
 from connections.url_policy import UrlPolicy, check_url
 from lambdas.api import answers
-from lambdas.api.http import Json, conflict, not_found
+from lambdas.api.http import Json, conflict, not_found, read
 from lambdas.api.notify import Notifier
 from lambdas.api.patience import changing
 from leases.conditions import Unknown, Write
@@ -61,7 +61,7 @@ class View:
             "generation": self.row.generation,
         }
         if self.session is not None:
-            document["ownerState"] = self.session["state"]
+            document["ownerState"] = str(self.session.get("state"))
         if self.spec is not None:
             document["request"] = outline(self.spec)
         return document
@@ -69,7 +69,7 @@ class View:
 
 def observed(row: ConnectionRow) -> answers.Observed:
     """The observed state. What the last owner reported no longer holds while the row waits for another."""
-    status = cast("answers.Observed", dict(row.status or {}))
+    status = cast("answers.Observed", row.status if isinstance(row.status, Mapping) else {})
     return {**status, "state": "PENDING"} if is_free(row.owner) else status
 
 
@@ -184,7 +184,7 @@ class Connections:
         item = self.table.get(connection_key(connection)) if identity.is_connection_id(connection) else None
         if item is None:
             raise not_found("connection")
-        return ConnectionRow.from_item(item)
+        return read(ConnectionRow.from_item, item)
 
     def _check(self, spec: ConnectionSpec) -> None:
         """What a model cannot know: the URL policy, the secrets that may be referred to, the size as stored."""
@@ -197,8 +197,8 @@ class Connections:
 
 
 def _readable(item: Item | None) -> ConnectionSpec | None:
-    """The request, unless it is gone or an older version of the application stored what this one refuses."""
+    """The request, unless it is gone, or somebody or another version has stored what this one refuses."""
     try:
         return None if item is None else rows.read_spec(item)
-    except Refusal:
+    except (Refusal, KeyError, TypeError):
         return None

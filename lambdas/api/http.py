@@ -3,16 +3,18 @@
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from connections import identity
 from connections.refusal import Refusal
 from connections.spec import MAX_BODY_BYTES
+from leases.rows import Item, readable
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 
 class ApiError(Exception):
@@ -51,6 +53,14 @@ def outcome_unknown(connection: str | None) -> ApiError:
         "the table does not answer, and the change may have been made; try again, or look",
         connection,
     )
+
+
+def read(parse: Callable[[Item], T], item: Item) -> T:
+    """What a row says. Raises `ApiError` for one that somebody has edited by hand, or that another version wrote."""
+    rows, _ = readable(parse, (item,))
+    if not rows:
+        raise conflict("unreadable", "a row of this cannot be read by this version")
+    return rows[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from lambdas.api.connections import View, observed
 from lambdas.api.workers import SESSION_ID
 from leases.conditions import Equals
 from leases.dynamodb import Table
-from leases.rows import ConnectionRow, Item, Key, connection_key, connection_of
+from leases.rows import ConnectionRow, Item, Key, connection_key, connection_of, readable
 
 PAGE = 200
 """Rows that are looked at for one page, so that an answer comes soon. A page may be empty and still have a cursor."""
@@ -25,7 +25,10 @@ LABEL = re.compile(r"(?P<name>[A-Za-z0-9_./-]{1,63})=(?P<value>[^\x00-\x1f\x7f]{
 
 
 def page(table: Table, query: Mapping[str, str]) -> answers.ConnectionPage:
-    """One page of connections by `status`, `owner` and `label=name=value`. Raises `Refusal` and `Unknown`."""
+    """One page of connections by `status`, `owner` and `label=name=value`. Raises `Refusal` and `Unknown`.
+
+    Rows that cannot be read are left out: whoever asks for one of them by its id is told.
+    """
     for name in query.keys() - PARAMETERS:
         raise Refusal("unknown_field", "unknown parameter", name[:128])
     status = _status(query.get("status"))
@@ -38,7 +41,7 @@ def page(table: Table, query: Mapping[str, str]) -> answers.ConnectionPage:
         rows, following = _by_label(table, label, start)
     else:
         scanned = table.scan(Equals("sk", "LEASE"), start, PAGE)
-        rows, following = list(map(ConnectionRow.from_item, scanned.items)), scanned.next
+        rows, following = readable(ConnectionRow.from_item, scanned.items)[0], scanned.next
     shown = [View(row).answer() for row in rows if status is None or observed(row).get("state") == status]
     return {"connections": shown, "cursor": None if following is None else _cursor(following)}
 
@@ -50,10 +53,10 @@ def _by_owner(
         return [], None
     listed = table.owned_by(owner, start, PAGE)
     items = table.get_many(map(connection_key, listed.items))
-    rows = [row for row in map(ConnectionRow.from_item, items.values()) if row.owner == owner]
+    rows = [row for row in readable(ConnectionRow.from_item, items.values())[0] if row.owner == owner]
     if label is not None:
         specs = table.get_many(map(current_spec, rows))
-        labelled = {key for key, spec in specs.items() if spec["labels"].get(label[0]) == label[1]}
+        labelled = {key for key, spec in specs.items() if spec.get("labels", {}).get(label[0]) == label[1]}
         rows = [row for row in rows if current_spec(row) in labelled]
     return rows, listed.next
 
@@ -68,7 +71,7 @@ def _by_label(table: Table, label: tuple[str, str], start: str | None) -> tuple[
 
 def _current(specs: Iterable[Item], rows: Mapping[Key, Item]) -> list[ConnectionRow]:
     found = {Key(spec["pk"], spec["sk"]) for spec in specs}
-    current = map(ConnectionRow.from_item, rows.values())
+    current = readable(ConnectionRow.from_item, rows.values())[0]
     return [row for row in current if current_spec(row) in found]
 
 

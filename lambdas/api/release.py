@@ -11,7 +11,7 @@ from http import HTTPStatus
 from connections import strict_json
 from connections.spec import Model, validate
 from lambdas.api.connections import Connections, View
-from lambdas.api.http import ApiError, conflict
+from lambdas.api.http import ApiError, conflict, read
 from lambdas.api.patience import changing
 from leases.conditions import Refused
 from leases.rows import ConnectionRow, DeadBy, Desired, SessionRow, is_session, session_key
@@ -54,7 +54,7 @@ class Releases:
         if not is_session(row.owner):
             return self.connections.told(View(row))
         item = self.connections.table.get(session_key(str(row.owner)))
-        session = None if item is None else SessionRow.from_item(item)
+        session = None if item is None else read(SessionRow.from_item, item)
         if session is not None and session.alive:
             if not request.kill_session:
                 raise owner_alive()
@@ -93,7 +93,7 @@ class Releases:
         while last - began < takeover:
             self.clock.sleep(POLL)
             item = self.connections.table.get(session_key(session.session))
-            seen = None if item is None else SessionRow.from_item(item)
+            seen = None if item is None else read(SessionRow.from_item, item)
             if seen is None or not seen.alive:
                 return
             if seen.seq != session.seq:

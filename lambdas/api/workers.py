@@ -3,7 +3,7 @@
 import re
 
 from lambdas.api import answers
-from lambdas.api.http import conflict, not_found
+from lambdas.api.http import conflict, not_found, read
 from lambdas.api.patience import changing
 from lambdas.sessions import sessions
 from leases.conditions import Refused
@@ -43,7 +43,7 @@ def drain(table: Table, session: str) -> answers.Worker:
     with changing():
         outcome = table.write(drain_session(session))
     if not isinstance(outcome, Refused):
-        return worker(SessionRow.from_item(outcome.image))
+        return worker(read(SessionRow.from_item, outcome.image))
     if outcome.image is None:
         raise not_found("worker")
     raise conflict("worker_dead", "this worker has ended")

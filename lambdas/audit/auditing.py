@@ -27,6 +27,7 @@ from leases.rows import (
     is_parked,
     is_session,
     parked_shard,
+    readable,
     session_key,
 )
 
@@ -102,13 +103,14 @@ def _owners(table: Table) -> Iterator[tuple[str, str]]:
 
 
 def _opened_meanwhile(table: Table, unknown: set[str]) -> set[str]:
-    rows = map(SessionRow.from_item, table.get_many(map(session_key, unknown)).values())
-    return {row.session for row in rows if row.alive}
+    """Those that live after all. One whose row cannot be read is not said to be dead, so what it owns is left to it."""
+    rows, unreadable = readable(SessionRow.from_item, table.get_many(map(session_key, unknown)).values())
+    return {row.session for row in rows if row.alive} | {key.sk for key in unreadable}
 
 
 def _rows(table: Table, connections: list[str]) -> list[ConnectionRow]:
     items = table.get_many(map(connection_key, connections))
-    return list(map(ConnectionRow.from_item, items.values()))
+    return readable(ConnectionRow.from_item, items.values())[0]
 
 
 def _remember(table: Table, before: Mapping[str, int], seen: Mapping[str, int]) -> None:

@@ -624,6 +624,67 @@ def test_a_connection_shows_the_state_of_its_owner(api: Api, table: Table, worke
     assert api.get(connection)["ownerState"] == "DEAD"
 
 
+# Rows that somebody has edited by hand, or that another version wrote
+
+
+BROKEN: list[dict[str, Any]] = [
+    {"owner": "s1"},
+    {"owner": "s1", "epoch": 1, "generation": 1, "desired": "ASLEEP"},
+    {"owner": "s1", "epoch": 1, "generation": 1, "desired": "RUNNING", "next": "x"},
+    {"owner": "s1", "epoch": 1, "generation": 1, "desired": "RUNNING", "handoff": {}},
+]
+
+
+@pytest.mark.parametrize("attributes", BROKEN, ids=ascii)
+def test_an_unreadable_row_is_told_of_and_hides_no_other(
+    api: Api, table: Table, worker: Callable[..., SessionRow], attributes: dict[str, Any]
+) -> None:
+    worker("s1")
+    broken = "b" * 26
+    table.write(Write(name="edit", key=connection_key(broken), condition=AllOf(()), set=attributes))
+    labels = {"labels": {"a": "b"}, "spec": "{}"}
+    spec = connection_key(broken)._replace(sk="SPEC#1")
+    table.write(Write(name="edit", key=spec, condition=AllOf(()), set=labels))
+    good = api.new(labels={"a": "b"})
+    claimed(table, good, "s1")
+    for method, resource in (
+        ("GET", "/connections/{id}"),
+        ("PATCH", "/connections/{id}"),
+        ("DELETE", "/connections/{id}"),
+        ("POST", "/connections/{id}/force-release"),
+    ):
+        status, answer = api(method, resource, {} if method == "PATCH" else None, connection=broken)
+        assert (status, answer["error"]["code"]) == (409, "unreadable")
+    assert everything(api) == everything(api, owner="s1") == everything(api, label="a=b") == [good]
+
+
+def test_a_row_of_an_unreadable_request_can_be_looked_at_and_deleted(api: Api, table: Table) -> None:
+    connection = api.new()
+    for attributes in ({"spec": "{"}, {"spec": 5}, {"spec": '{"url":"wss://a.example/","later":1}'}):
+        spec = connection_key(connection)._replace(sk="SPEC#1")
+        table.write(Write(name="edit", key=spec, condition=AllOf(()), set=attributes))
+        assert "request" not in api.get(connection)
+        status, answer = api("PATCH", "/connections/{id}", {"desired": "PAUSED"}, connection=connection)
+        assert (status, answer["error"]["code"]) == (409, "unreadable")
+    table.write(Write(name="edit", key=connection_key(connection), condition=AllOf(()), set={"status": "x"}))
+    assert everything(api, status="PENDING") == [connection]
+    assert api("DELETE", "/connections/{id}", connection=connection)[0] == 202
+
+
+def test_an_unreadable_worker_is_told_of_and_hides_no_other(
+    api: Api, table: Table, worker: Callable[..., SessionRow]
+) -> None:
+    worker("s1")
+    table.write(Write(name="edit", key=session_key("s2"), condition=AllOf(()), set={"state": "LIVE"}))
+    connection = api.new()
+    claimed(table, connection, "s2")
+    assert [each["workerId"] for each in api("GET", "/workers")[1]["workers"]] == ["s1"]
+    assert api.get(connection)["ownerState"] == "LIVE"
+    for method in ("/workers/{id}/drain", "/connections/{id}/force-release"):
+        status, answer = api("POST", method, KILL, connection="s2" if "workers" in method else connection)
+        assert (status, answer["error"]["code"]) == (409, "unreadable")
+
+
 # Outages and secrets
 
 

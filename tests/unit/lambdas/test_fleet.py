@@ -199,6 +199,25 @@ def test_wanted_rows_that_are_parked_are_freed_each_shard_in_its_turn(
     assert owners == {"stuck": "FREE", "paused": "PARK", "failed": "PARK"}
 
 
+def test_what_cannot_be_read_is_left_to_its_owner_and_hides_nothing_else(
+    load: Callable[[str], ModuleType],
+    table: Table,
+    queue: Queue,
+    hints: HintQueue,
+    worker: Callable[..., SessionRow],
+) -> None:
+    worker("s1")
+    table.write(Write(name="edit", key=session_key("later"), condition=AllOf(()), set={"state": "RESTING"}))
+    made(table, "a", "later")
+    made(table, "b", "gone")
+    table.write(Write(name="edit", key=connection_key("c"), condition=AllOf(()), set={"owner": "gone"}))
+    report = audit(table, hints, NOW)
+    assert (report.live, report.held, report.unowned, queue.take()) == (1, 2, 1, ["b"])
+    assert "<b>1</b> worker processes" in load("lambdas.fleet_widget.handler").handler({}, CONTEXT)
+    load("lambdas.task_stopped.handler").handler(stopped(0), CONTEXT)
+    assert state(table, "s1") == ("DEAD", "exit")
+
+
 def test_the_audit_emits_all_of_its_metrics(
     load: Callable[[str], ModuleType], table: Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
