@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 
 from telemetry.logs import Field
-from worker.child import SESSION_ID, STOP_SIGNALS, SUPERVISION_PIPE, SUPERVISOR_PID, new_session_id
+from worker.child import LEFT_BEHIND, SESSION_ID, STOP_SIGNALS, SUPERVISION_PIPE, SUPERVISOR_PID, new_session_id
 from worker.logs import logger
 
 log = logger()
@@ -29,6 +29,10 @@ RESTART_CAP = 30.0
 
 HUNG_SECONDS = 120.0
 """A process whose loop has not turned for this long is killed: whatever it held has long been taken from it."""
+
+START_SECONDS = 120.0
+"""A process that has not opened its first session for this long is killed too. It may wait for the table meanwhile, so
+this is as long as an outage of the table that costs nothing else."""
 
 
 @dataclass(slots=True)
@@ -89,6 +93,7 @@ class Plan:
     bury_within: float
     """When the task stops: from the last process's end to its own, for declaring sessions dead."""
     hung_after: float = HUNG_SECONDS
+    start_within: float = START_SECONDS
 
 
 class Supervisor:
@@ -120,7 +125,10 @@ class Supervisor:
         return any(child.alive_at is not None for child in self._children())
 
     async def run(self) -> int:
-        """Run until SIGTERM or SIGINT, and until all has ended; returns the exit code: 0 if all ended well.
+        """Run until SIGTERM or SIGINT, and until all has ended; returns the exit code.
+
+        0: every process has handed over or released all that it held. 1: one had to be killed, crashed while it
+        stopped, or could not let go of everything, so that messages may be missing.
 
         STOP_SIGNALS may be blocked when this is called, so that none is lost before: it lets them through.
         """
@@ -150,7 +158,8 @@ class Supervisor:
     async def _keep(self, slot: Slot) -> None:
         """Run one process after the other in a slot, until the task stops.
 
-        One that ends well without being told to by this process has been drained by an operator: it is not replaced.
+        One that ends by itself without being told to by this process has been drained by an operator: it is not
+        replaced.
         When all have, the task ends, and the service replaces it.
         """
         while True:
@@ -162,12 +171,12 @@ class Supervisor:
                 slot.failures += 1
                 continue
             await self._watch(child)
-            if child.ended.result() == 0 and not self._stopping.is_set():
+            if child.ended.result() in (0, LEFT_BEHIND) and not self._stopping.is_set():
                 slot.drained = True
                 if all(other.drained for other in self._slots):
                     self._stopping.set()
                 return
-            if self._now() - child.started_at >= STEADY_SECONDS:
+            if child.alive_at is not None and self._now() - child.started_at >= STEADY_SECONDS:
                 slot.failures = 0
             else:
                 slot.failures += 1
@@ -217,13 +226,19 @@ class Supervisor:
             asyncio.get_running_loop().remove_reader(child.pipe)
 
     async def _watch(self, child: Child) -> None:
-        """Wait for the end of a process, and bring it about if it hangs."""
+        """Wait for the end of a process, and bring it about if it hangs, be it stopped or before its first session."""
         while not child.ended.done():
-            seen = child.alive_at
-            await asyncio.wait([child.ended], timeout=self._plan.hung_after)
-            if not child.ended.done() and seen is not None and child.alive_at == seen:
-                log.error("A worker process hangs; killing it.", extra={"pid": child.pid})
-                os.kill(child.pid, signal.SIGKILL)
+            if child.alive_at is None:
+                since, patience, what = child.started_at, self._plan.start_within, "has not opened a session"
+            else:
+                since, patience, what = child.alive_at, self._plan.hung_after, "has shown no life"
+            left = since + patience - self._now()
+            if left > 0:
+                await asyncio.wait([child.ended], timeout=min(left, self._plan.hung_after))
+                continue
+            log.error("A worker process %s for %g s; killing it.", what, patience, extra={"pid": child.pid})
+            os.kill(child.pid, signal.SIGKILL)
+            await child.ended
 
     def _reap(self) -> None:
         """Take the status of every process that has ended: children, and orphans that PID 1 inherits."""
@@ -247,7 +262,8 @@ class Supervisor:
             burial = asyncio.ensure_future(self._declare(session))
             self._burials.add(burial)
             burial.add_done_callback(self._burials.discard)
-        self._clean = self._clean and (code == 0 or not self._stopping.is_set())
+        if code == LEFT_BEHIND or (code != 0 and self._stopping.is_set()):
+            self._clean = False
         tell = log.info if code == 0 else log.error
         tell("A worker process ended.", extra={"pid": child.pid, "exitCode": code, "sessionIds": child.sessions})
         child.ended.set_result(code)
@@ -278,4 +294,3 @@ class Supervisor:
             burial.cancel()
         if left:
             log.error("Sessions could not be declared dead in time; judges will.", extra={"sessions": len(left)})
-            self._clean = False

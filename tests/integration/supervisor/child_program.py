@@ -2,7 +2,8 @@
 
 It does what files in the directory tell it: `crash` (end with 9 at once), `reopen` (announce a second session, note
 it in `session-2`, end by SIGKILL), `stubborn` (ignore a stop), `slow` (take a second to be ready for signals), `hang`
-(show life once, then never). On a stop it writes `stopped-PID` and ends with 0.
+(show life once, then never), `hang-import` (before anything), `hang-stopped` (stop itself before it has shown life),
+`hang-open` (wait for ever for its first session). On a stop it writes `stopped-PID` and ends with 0.
 """
 
 import asyncio
@@ -22,6 +23,10 @@ async def main(directory: Path) -> None:
     (directory / f"started-{os.getpid()}").write_text(session)
     if (directory / "crash").exists():
         os._exit(9)
+    if (directory / "hang-stopped").exists():
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if (directory / "hang-open").exists():
+        await asyncio.sleep(3600)
     if (directory / "slow").exists():
         time.sleep(1)  # noqa: ASYNC251 - an import that takes long
     loop = asyncio.get_running_loop()
@@ -43,4 +48,6 @@ async def main(directory: Path) -> None:
     (directory / f"stopped-{os.getpid()}").touch()
 
 
+if (Path(sys.argv[1]) / "hang-import").exists():
+    time.sleep(3600)
 asyncio.run(main(Path(sys.argv[1])))

@@ -1,4 +1,5 @@
-"""A real supervisor over `child_program.py`: `supervisor_program.py DIRECTORY PROCESSES KILL_AFTER HUNG_AFTER`.
+"""A real supervisor over `child_program.py`: `supervisor_program.py DIRECTORY PROCESSES KILL_AFTER HUNG_AFTER
+START_WITHIN`.
 
 Every session that it declares dead becomes a file `dead-SESSION`, every process it has to replace a line in `replaced`.
 """
@@ -20,7 +21,8 @@ from worker import health  # noqa: E402
 from worker.supervisor import Plan, Supervisor  # noqa: E402
 
 directory = Path(sys.argv[1])
-processes, kill_after, hung_after = int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+processes = int(sys.argv[2])
+kill_after, hung_after, start_within = map(float, sys.argv[3:])
 
 
 async def declare(session: str) -> None:
@@ -43,6 +45,7 @@ async def main() -> int:
             kill_after=kill_after,
             bury_within=2.0,
             hung_after=hung_after,
+            start_within=start_within,
         ),
         declare=declare,
         replaced=replaced,

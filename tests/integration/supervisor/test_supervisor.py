@@ -32,13 +32,18 @@ class Task:
         self.directory = directory
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *, processes: int = 1, kill_after: float = 20, hung_after: float = 120) -> None:
+    def start(
+        self, *, processes: int = 1, kill_after: float = 20, hung_after: float = 120, start_within: float = 120
+    ) -> None:
         program = Path(__file__).with_name("supervisor_program.py")
-        self.process = subprocess.Popen(
-            [sys.executable, str(program), str(self.directory), str(processes), str(kill_after), str(hung_after)],
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            start_new_session=True,
-        )
+        arguments = map(str, (program, self.directory, processes, kill_after, hung_after, start_within))
+        with (self.directory / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments],
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                stdout=log,
+                start_new_session=True,
+            )
 
     @property
     def pid(self) -> int:
@@ -53,6 +58,15 @@ class Task:
 
     def names(self, kind: str) -> set[str]:
         return {path.name.removeprefix(f"{kind}-") for path in self.directory.glob(f"{kind}-*")}
+
+    def logged(self, text: str) -> int:
+        """How many lines of the supervisor's log hold a text."""
+        return sum(text in line for line in (self.directory / "log").read_text().splitlines())
+
+    def replaced(self) -> list[float]:
+        """When processes had to be replaced, in seconds."""
+        file = self.directory / "replaced"
+        return list(map(float, file.read_text().split())) if file.exists() else []
 
     def session(self, pid: int | str) -> str:
         return (self.directory / f"started-{pid}").read_text()
@@ -155,10 +169,8 @@ def test_a_session_announced_before_the_death_is_declared_too(task: Task) -> Non
 def test_processes_that_keep_crashing_are_replaced_ever_more_slowly(task: Task) -> None:
     task.tell("crash")
     task.start()
-    until(
-        lambda: len((task.directory / "replaced").read_text().split()) >= 4 if task.names("dead") else False, "crashes"
-    )
-    times = [float(line) for line in (task.directory / "replaced").read_text().split()]
+    until(lambda: len(task.replaced()) >= 4, "crashes")
+    times = task.replaced()
     assert times[2] - times[0] > 1.5  # 0.5 to 1 s, then 1 to 2 s
     assert not check(task.pid)
     assert task.stop() == 0
@@ -200,6 +212,33 @@ def test_a_process_that_hangs_is_killed_and_replaced(task: Task) -> None:
     (task.directory / "hang").unlink()
     until(lambda: task.names("dead") == {task.session(child)}, "the declaration")
     task.ready(2)
+    assert task.logged("has shown no life for 1 s; killing it") == 1
+
+
+@pytest.mark.parametrize("order", ["hang-import", "hang-stopped", "hang-open"])
+def test_a_process_that_hangs_before_its_first_session_is_killed_and_replaced(task: Task, order: str) -> None:
+    task.tell(order)
+    task.start(start_within=3.0)
+    until(task.children, "a child")
+    (child,) = task.children()
+    until(task.replaced, "its end")
+    (task.directory / order).unlink()
+    assert not psutil.pid_exists(child)
+    until(lambda: task.names("dead"), "the declaration")
+    assert task.logged(f'"pid":{child}') == 3  # started, killed, ended
+    assert task.logged("has not opened a session for 3 s; killing it") == 1
+    task.ready(1)
+    assert task.stop() == 0
+
+
+def test_processes_that_keep_hanging_at_their_start_are_replaced_ever_more_slowly(task: Task) -> None:
+    task.tell("hang-import")
+    task.start(start_within=0.2)
+    until(lambda: len(task.replaced()) >= 3, "ends")
+    times = task.replaced()
+    assert times[2] - times[0] > 0.4 + 1.5  # 0.5 to 1 s, then 1 to 2 s
+    assert not check(task.pid)
+    assert task.stop() == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
