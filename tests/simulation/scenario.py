@@ -308,6 +308,18 @@ class Scenario:
                 self.world.timetable.after(length + gap, self._cut_off, worker, "both", min(longest, 10.0))
         return True
 
+    def _last_answer(self, longest: float, chance: float) -> bool:
+        """The answers to one process are lost; one gets through, about a write that landed long before; then none."""
+        worker = self._worker()
+        unheard = self.world.timings.self_fence * (0.5 + 0.8 * chance)
+        cut = min(longest - unheard, 2 * self.world.timings.takeover)
+        if worker is None or cut <= 0:
+            return False
+        self._note(worker.process.name, unheard)
+        self._cut_off(worker, "answers", unheard)
+        self.world.timetable.after(unheard, self._cut_off, worker, "last", cut)
+        return True
+
     def _cut_off(self, worker: Worker, way: str, length: float) -> None:
         for store in worker.stores:
             store.cut = way
@@ -465,7 +477,7 @@ def _timings(chance: float) -> Timings:
     if chance < 0.8:
         return Timings(takeover=6.6, give_up=15.0)
     return Timings(
-        heartbeat=0.5, self_fence=2.7, drain=0.6, takeover=3.63, judge_poll=0.4, call_timeout=0.9, give_up=20.0
+        heartbeat=0.5, self_fence=3.1, drain=0.6, takeover=4.07, judge_poll=0.4, call_timeout=0.9, give_up=20.0
     )
 
 
@@ -490,7 +502,7 @@ FAULTS: list[Callable[[Scenario, float, float], bool]] = [
     Scenario._drift,
     Scenario._cut,
     Scenario._cut,
-    Scenario._cut,
+    Scenario._last_answer,
     Scenario._outage,
     Scenario._outage,
     Scenario._storm,

@@ -287,7 +287,8 @@ class TableStore:
         self._process = process
         self._timeout = timeout
         self.cut: str | None = None
-        """How this process alone is cut off: "both" ways, or only the "answers", or these come "late" only."""
+        """How this process alone is cut off: "both" ways, or only the "answers", or these come "late" only, or both
+        ways behind the "last" write, which is answered."""
 
     async def write(self, write: Write) -> Written | Refused:
         for witness in self._table.witnesses:
@@ -345,6 +346,9 @@ class TableStore:
             back += random() * weather.slow_seconds * 0.3
         if self.cut == "late":
             back += random() * self._timeout
+        elif self.cut == "last" and changes:
+            self.cut = "both"
+            return Fate(there, back)
         if self.cut == "both" or weather.down or (changes and weather.unwritable):
             count["unreachable"] += 1
             return Fate(there, refusal="connection refused") if random() < 0.5 else Fate(there, arrives=False)
