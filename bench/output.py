@@ -69,8 +69,7 @@ async def output(connections: int, burst: int) -> None:
     now = time.time()
     for turn in range(MESSAGES // burst):
         box = boxes[turn % connections]
-        for _ in range(burst):
-            box.message(MESSAGE, now)
+        box.accept([MESSAGE] * burst, now)
         if turn % max(1, 64 // burst) == 0:
             await asyncio.sleep(0)
     for box in boxes:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
+from sys import getsizeof
 from typing import Any, NamedTuple, Protocol
 
 from leases.ports import Grant, Remains
@@ -62,6 +63,9 @@ CursorOf = Callable[[str | bytes], str | None]
 
 class Overflow(Exception):
     """A message was refused because the buffer is full. It and what follows is lost, so a `gap` has to say so."""
+
+    accepted = 0
+    """How many messages that came with it, before it, were accepted."""
 
 
 class Discarded(Exception):
@@ -231,23 +235,22 @@ class Outbox:
 
     # Accepting
 
-    def message(self, data: str | bytes, received_at: float) -> None:
-        """Accept a data message, received at that unix time. Raises `Overflow` past the bound.
+    def accept(self, messages: Sequence[str | bytes], received_at: float) -> None:
+        """Accept data messages, received at that unix time. Raises `Overflow` at the first that is past the bound.
 
         Into an empty buffer any message goes, however large: the connection's own limit is on messages.
         """
         # By its hour the busiest method of the worker: nothing here that could be done at emission.
-        if self._expected or len(data) > self._plain_length:
-            self._odd_message(data, received_at)
-            return
-        size = data.__sizeof__() + ITEM_BYTES
+        size = sum(map(getsizeof, messages)) + ITEM_BYTES * len(messages)
         held = self._bytes + size
         budget = self._budget
-        if held > self._bound or budget.used + size > budget.pool:
-            self._check_room(held)
+        # What is short all together consists of short ones.
+        if self._expected or size > self._plain_length or held > self._bound or budget.used + size > budget.pool:
+            self._one_by_one(messages, received_at)
+            return
         self._bytes = held
         budget.used += size
-        self._pending.append((data, received_at))
+        self._pending += [(data, received_at) for data in messages]
         self.last_message_at = received_at
         if self._state is IDLE:
             self._queue()
@@ -256,8 +259,16 @@ class Outbox:
         """Accept a control record. Never refused: there are few, and they say what happened to the messages."""
         self._append(Event(kind, fields), self._desk.wall())
 
-    def _odd_message(self, data: str | bytes, received_at: float) -> None:
-        """A message that is large, or that the old owner may have emitted already."""
+    def _one_by_one(self, messages: Sequence[str | bytes], received_at: float) -> None:
+        """Messages that may be large, or past the bound, or that the old owner may have emitted already."""
+        for number, data in enumerate(messages):
+            try:
+                self._message(data, received_at)
+            except Overflow as overflow:
+                overflow.accepted = number
+                raise
+
+    def _message(self, data: str | bytes, received_at: float) -> None:
         if self._expected and self._emitted_before(data):
             self.last_message_at = received_at
             return

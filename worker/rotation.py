@@ -24,14 +24,14 @@ class Overlap:
         self._pending: list[Message] = []
         self.pending_bytes = 0
 
-    def delivered(self, data: str | bytes) -> None:
-        """The old one brought a message."""
-        self._delivered.append(digest(data))
+    def delivered(self, messages: Sequence[str | bytes]) -> None:
+        """The old one brought messages."""
+        self._delivered.extend(map(digest, messages[-HANDOFF_MESSAGES:]))
 
-    def pending(self, data: str | bytes, received_at: float) -> None:
-        """The new one brought a message."""
-        self._pending.append((data, received_at))
-        self.pending_bytes += len(data)
+    def pending(self, messages: Sequence[str | bytes], received_at: float) -> None:
+        """The new one brought messages."""
+        self._pending += [(data, received_at) for data in messages]
+        self.pending_bytes += sum(map(len, messages))
 
     def forget_pending(self) -> None:
         """The new one ended before it took over."""
@@ -52,11 +52,14 @@ class Echo:
     def __init__(self, expected: Sequence[bytes]) -> None:
         self._expected = expected
 
-    def __bool__(self) -> bool:
-        return bool(self._expected)
+    def without(self, messages: Sequence[str | bytes]) -> Sequence[str | bytes]:
+        """Those of these messages that were not delivered already. The first of them ends the echo."""
+        for number, data in enumerate(messages):
+            if not self._covers(data):
+                return messages[number:]
+        return ()
 
-    def covers(self, data: str | bytes) -> bool:
-        """Whether this message was delivered already. The first one that was not ends the echo."""
+    def _covers(self, data: str | bytes) -> bool:
         found = digest(data)
         if found not in self._expected:
             self._expected = ()

@@ -11,6 +11,7 @@ newer request, a hand-over that failed); everything that must survive that is in
 import asyncio
 import random
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -86,7 +87,7 @@ class Runner:
         self._leaving: Session | None = None
         """The session that was closed last: its socket may still be open."""
         self._overlap: Overlap | None = None
-        self._echo = Echo(())
+        self._echo: Echo | None = None
         self._told: Session | None = None
         """The session whose `opened` was the last to be recorded, and whose `closed` is yet to come."""
         self._gap: tuple[str | None, str] | None = None
@@ -177,17 +178,19 @@ class Runner:
 
     # What a session tells
 
-    def accept(self, session: Session, data: str | bytes) -> None:
+    def accept(self, session: Session, messages: Sequence[str | bytes]) -> None:
         """See `Owner`."""
         received_at = self._wall()
         if self._overlap is not None:
             if session is not self._session:
-                self._overlap.pending(data, received_at)
+                self._overlap.pending(messages, received_at)
                 return
-            self._overlap.delivered(data)
-        elif self._echo and self._echo.covers(data):
-            return
-        self._deliver(session, data, received_at)
+            self._overlap.delivered(messages)
+        elif self._echo is not None:
+            messages = self._echo.without(messages)
+            if messages:
+                self._echo = None
+        self._deliver(session, messages, received_at)
 
     def may_acknowledge(self) -> bool:
         """See `Owner`."""
@@ -222,14 +225,14 @@ class Runner:
         if timestamp(last) != self._status.last_message_at:
             self._report()
 
-    def _deliver(self, session: Session, data: str | bytes, received_at: float) -> None:
+    def _deliver(self, session: Session, messages: Sequence[str | bytes], received_at: float) -> None:
         try:
-            self._outbox.message(data, received_at)
+            self._outbox.accept(messages, received_at)
         except Overflow as overflow:
             session.close(Failure(kind=Kind.SINK_STALLED, code=GOING_AWAY, detail=str(overflow)))
-            return
+            messages = messages[: overflow.accepted]
         if self._recent is not None:
-            self._recent.append(data)
+            self._recent.extend(messages)
 
     # The life of the connection
 
@@ -467,7 +470,7 @@ class Runner:
         for data, received_at in messages:
             if not new.usable:
                 break
-            self._deliver(new, data, received_at)
+            self._deliver(new, (data,), received_at)
 
     def _decide(self, failure: Failure, at: float) -> Retry:
         """What follows a failure, for this connection and for its group. Raises `GivenUp`."""

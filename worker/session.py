@@ -1,7 +1,7 @@
 """One WebSocket that is used for a connection: opening steps, pulse, application pings, adapter."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -37,8 +37,8 @@ class Owner(Protocol):
 
     connection: str
 
-    def accept(self, session: "Session", data: str | bytes) -> None:
-        """A message came."""
+    def accept(self, session: "Session", messages: Sequence[str | bytes]) -> None:
+        """Messages came."""
         ...
 
     def may_acknowledge(self) -> bool:
@@ -196,15 +196,21 @@ class Session:
         self._reach(None)
         self._go_on()
 
-    def message(self, data: str | bytes) -> None:
+    def received(self, messages: Sequence[str | bytes]) -> None:
         """See `Listener`."""
-        self.messages += 1
+        self.messages += len(messages)
         self.message_at = self._socket.heard_at  # type: ignore[union-attr]
-        if self._awaited is not None:
-            self._check(self._awaited, data)
-        self._owner.accept(self, data)
-        if self._adapter is not None:
-            self._reply(self._adapter, data)
+        if self._awaited is None and self._adapter is None:
+            self._owner.accept(self, messages)
+            return
+        for data in messages:
+            if not self.usable:
+                return
+            if self._awaited is not None:
+                self._check(self._awaited, data)
+            self._owner.accept(self, (data,))
+            if self._adapter is not None:
+                self._reply(self._adapter, data)
 
     def ended(self, failure: Failure) -> None:
         """See `Listener`."""

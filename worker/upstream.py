@@ -1,17 +1,17 @@
 """One WebSocket, from its handshake to its end: the Sans-I/O `ClientProtocol` of `websockets` on an asyncio transport.
 
-Messages go straight from the parser to a callback. There is no queue, no reader task and no task for pings, which makes
-a message cost about half of what it costs through `websockets.connect().recv()`, and a connection a few KiB less.
+Messages go straight from the parser to a callback, all of one read together. There is no queue, no reader task and no
+task for pings.
 
-Nearly all frames of a feed are alike: a whole message in one frame, all of which has arrived. Such a frame is taken
-from the buffer where it is (`Upstream._receive`); every other one goes through the parser of the library, which alone
-decides what is legal.
+Nearly all frames of a feed are alike: a whole message in one frame, all of which has arrived. Such frames are taken
+from the buffer where they are (`Upstream._take_whole`); every other one goes through the parser of the library, which
+alone decides what is legal.
 """
 
 import asyncio
 import logging
 import select
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.parser import BytesHeaderParser
 from io import BytesIO
@@ -45,12 +45,14 @@ leaves that to the server); then it is aborted."""
 DEFLATE_WINDOW_BITS = 12
 """4 KiB of history for each direction instead of 32: thousands of connections share the memory of a process."""
 
-_TEXT = 0x81
-_WHOLE = (_TEXT, 0x82)
+_TEXT, _BINARY = 0x81, 0x82
 """The first byte of a message in one frame, without extensions (RFC 6455 section 5.2)."""
 
 _LENGTH_16, _LENGTH_64, _MASKED = 126, 127, 0x80
 """What the second byte of a frame may be, beside a length below these."""
+
+_OPEN = State.OPEN
+"""Looked up for every read, which takes longer by way of the class."""
 
 _INVALID_DATA = 1007
 _ABNORMAL = 1006
@@ -81,8 +83,8 @@ class Listener(Protocol):
         """The handshake succeeded. Messages that came with its answer follow at once."""
         ...
 
-    def message(self, data: str | bytes) -> None:
-        """A whole message came."""
+    def received(self, messages: Sequence[str | bytes]) -> None:
+        """Messages came: one or more, in order, whole, in one read."""
         ...
 
     def ended(self, failure: Failure) -> None:
@@ -168,7 +170,7 @@ class Upstream(asyncio.BufferedProtocol):
     @property
     def is_open(self) -> bool:
         """Whether messages may be sent and may come."""
-        return self._protocol.state is State.OPEN and self._failure is None
+        return self._protocol.state is _OPEN and self._failure is None
 
     def send(self, data: str | bytes) -> None:
         """Send a message; nothing happens if the WebSocket is not open any more."""
@@ -246,13 +248,11 @@ class Upstream(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.heard_at = self._loop.time()
         data = bytes(self._buffer[:nbytes])
-        protocol = self._protocol
         if self._head is not None:
             data = self._receive_head(self._head, data)
         if data:
             self._receive(data)
-        self._flush()
-        if protocol.state is State.OPEN:
+        if self._protocol.state is _OPEN:
             if nbytes == len(self._buffer):
                 self._give_way()
         elif self.ended_at is None:
@@ -311,32 +311,71 @@ class Upstream(asyncio.BufferedProtocol):
             self._parse(data[:at])
         elif self._start:
             data, self._start = self._start + data, b""
-        end = len(data)
-        while at < end:
-            if self._muted or self._protocol.state is not State.OPEN:
-                self._parse(data[at:])
-                return
+        while at < len(data):
+            at = self._take_whole(data, at)
+            if at < len(data):
+                at = self._take_any(data, at)
+
+    def _take_whole(self, data: bytes, at: int) -> int:
+        """Deliver the whole messages that stand here; returns where something else begins."""
+        if self._muted or self._protocol.state is not _OPEN or self._partial is not _NOTHING:
+            return at
+        messages: list[str | bytes] = []
+        payload, last, most = 0, len(data) - 1, self._max_bytes
+        # With READ_BYTES at a time, a frame with a length of 64 bits is never whole.
+        while at < last:
+            length = data[at + 1]
             begin = at + 2
-            length = data[at + 1] if begin <= end else _LENGTH_64
-            if length >= _LENGTH_16:
-                begin += 2 if length == _LENGTH_16 else 8
-                if begin > end and length < _MASKED:
-                    self._start = data[at:]
-                    return
-                length = int.from_bytes(data[at + 2 : begin], "big") if length < _MASKED else end
+            if length == _LENGTH_16 and at + 2 < last:
+                length = data[at + 2] << 8 | data[at + 3]
+                begin = at + 4
+            elif length >= _LENGTH_16:
+                break
             stop = begin + length
-            first = data[at]
-            if stop <= end and length <= self._max_bytes and first in _WHOLE and self._partial is _NOTHING:
-                self._tell(data[begin:stop], is_text=first == _TEXT)
+            if stop > last + 1 or length > most:
+                break
+            if data[at] == _TEXT:
+                try:
+                    messages.append(data[begin:stop].decode())
+                except UnicodeDecodeError:
+                    # The one that is not to be delivered, after those before it.
+                    break
+            elif data[at] == _BINARY:
+                messages.append(data[begin:stop])
             else:
-                self._owed = max(0, stop - end)
-                self._parse(data[at:stop])
+                break
+            payload += length
             at = stop
+        if messages:
+            self._intake.messages += len(messages)
+            self._intake.bytes += payload
+            self._listener.received(messages)
+        return at
+
+    def _take_any(self, data: bytes, at: int) -> int:
+        """Have the library take in one frame, or what is there of it; returns where the next one begins."""
+        end = len(data)
+        if self._muted or self._protocol.state is not _OPEN:
+            self._parse(data[at:])
+            return end
+        begin = at + 2
+        length = data[at + 1] if begin <= end else _LENGTH_64
+        if length >= _LENGTH_16:
+            begin += 2 if length == _LENGTH_16 else 8
+            if begin > end and length < _MASKED:
+                self._start = data[at:]
+                return end
+            length = int.from_bytes(data[at + 2 : begin], "big") if length < _MASKED else end
+        stop = begin + length
+        self._owed = max(0, stop - end)
+        self._parse(data[at:stop])
+        return stop
 
     def _parse(self, data: bytes) -> None:
-        """Have the library take in a frame, or a part of one."""
+        """Have the library take in a frame, or a part of one, and send what it answers."""
         self._protocol.receive_data(data)
         self._deliver(self._protocol.events_received())
+        self._flush()
 
     def _deliver(self, events: list[Event]) -> None:
         for event in events:
@@ -365,7 +404,7 @@ class Upstream(asyncio.BufferedProtocol):
         self._intake.messages += 1
         self._intake.bytes += len(data)
         if not is_text:
-            self._listener.message(bytes(data))
+            self._listener.received((bytes(data),))
             return
         try:
             text = str(data, "utf-8")
@@ -375,7 +414,7 @@ class Upstream(asyncio.BufferedProtocol):
             self._protocol.fail(_INVALID_DATA, detail)
             self._over(Failure(kind=Kind.INVALID_DATA, code=_INVALID_DATA, detail=detail), LINGER_SECONDS)
             return
-        self._listener.message(text)
+        self._listener.received((text,))
 
     def _flush(self) -> None:
         writes = self._protocol.data_to_send()

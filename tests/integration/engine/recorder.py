@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,8 +27,8 @@ class Recorder:
     def opened(self) -> None:
         self.handshaken += 1
 
-    def message(self, data: str | bytes) -> None:
-        self.messages.append(data)
+    def received(self, messages: Sequence[str | bytes]) -> None:
+        self.messages += messages
 
     def ended(self, failure: Failure) -> None:
         assert self.failure is None, "told twice"

@@ -143,7 +143,7 @@ async def test_every_connection_arrives_complete_and_in_order(connect: Connect, 
         boxes = begun(output, *(f"c{n}" for n in range(30)))
         for n in range(200):
             for box in boxes.values():
-                box.message(str(n), time.time())
+                box.accept([str(n)], time.time())
             if n % 20 == 0:
                 await asyncio.sleep(0.005)  # so that it goes out in several entries
         await flush(*boxes.values())
@@ -168,7 +168,7 @@ async def test_whatever_happens_to_a_call_nothing_is_lost(
         with proxy.fault(Rule(fault, put, numbers={1, 2, 4})):
             for n in range(50):
                 for box in boxes.values():
-                    box.message(str(n), time.time())
+                    box.accept([str(n)], time.time())
                 await asyncio.sleep(0.001)
             await flush(*boxes.values())
         assert output.counts().retries > 0
@@ -194,7 +194,7 @@ async def test_failures_of_single_records_are_sent_again_in_order(connect: Conne
             boxes = begun(output, "a", "b", "c")
             for n in range(30):
                 for box in boxes.values():
-                    box.message(str(n), 1.0)
+                    box.accept([str(n)], 1.0)
                 await asyncio.sleep(0.002)
             await flush(*boxes.values())
         for name in boxes:
@@ -209,8 +209,8 @@ async def test_a_record_refused_for_good_becomes_a_gap(connect: Connect) -> None
     with FakeStream(judge) as fake:
         async with pumping(connect(fake.endpoint, "s")) as output:
             boxes = begun(output, "a", "b")
-            boxes["a"].message("1", 1.0)
-            boxes["b"].message("2", 1.0)
+            boxes["a"].accept(["1"], 1.0)
+            boxes["b"].accept(["2"], 1.0)
             await flush(*boxes.values())
         (gap,) = fake.lines("a")
         assert (gap["type"], gap["seq"], gap["code"]) == ("gap", 1, "ValidationException")
@@ -227,8 +227,8 @@ async def test_a_call_refused_for_one_record_spares_the_others(connect: Connect)
         async with pumping(connect(fake.endpoint, "s")) as output:
             boxes = begun(output, "a", "b", "c")
             for n, box in enumerate(boxes.values()):
-                box.message(str(n), 1.0)
-            boxes["a"].message("poison", 1.0)
+                box.accept([str(n)], 1.0)
+            boxes["a"].accept(["poison"], 1.0)
             await flush(*boxes.values())
         assert [record["type"] for record in fake.lines("a")] == ["message", "gap"]
         assert numbers(fake.lines("b")) == [1]
@@ -248,7 +248,7 @@ async def test_an_error_of_the_set_up_is_waited_out(connect: Connect) -> None:
     with FakeStream(denied, denied) as fake:
         async with pumping(connect(fake.endpoint, "s")) as output:
             (box,) = begun(output, "a").values()
-            box.message("1", 1.0)
+            box.accept(["1"], 1.0)
             await flush(box)
         assert numbers(fake.lines("a")) == [1]
 
@@ -335,7 +335,7 @@ async def test_a_sink_that_hangs_does_not_hold_up_the_loop(connect: Connect, lis
     async with pumping(connect(listener.endpoint, "s")) as output:
         boxes = begun(output, *(f"c{n}" for n in range(10)))
         for box in boxes.values():
-            box.message("1", 1.0)
+            box.accept(["1"], 1.0)
         await until(lambda: output._failures)
         threads = {thread.name for thread in threading.enumerate()}
         assert any(name.startswith("sink") for name in threads)

@@ -46,8 +46,8 @@ async def test_records_are_as_documented() -> None:
         box = out.outbox("c")
         box.begin(FakeGrant(), None)
         box.control(Control.OPENED, {})
-        box.message('"é"\n', 1_700_000_000.0625)
-        box.message(b"\x00\xff", 1_700_000_001.5)
+        box.accept(['"é"\n'], 1_700_000_000.0625)
+        box.accept([b"\x00\xff"], 1_700_000_001.5)
         box.control(Control.CLOSED, {"code": 1001, "reason": "bye"})
         await box.flush()
     common = {"connectionId": "c", "epoch": 7, "workerId": "session-1"}
@@ -66,9 +66,9 @@ async def test_nothing_is_emitted_without_a_grant() -> None:
     sink = ScriptedSink()
     async with pumping(output(sink)) as out:
         standby, owner = out.outbox("standby"), out.outbox("owner")
-        standby.message("kept", 1.0)
+        standby.accept(["kept"], 1.0)
         owner.begin(FakeGrant("owner"), None)
-        owner.message("sent", 1.0)
+        owner.accept(["sent"], 1.0)
         await owner.flush()
         assert data(sink.records()) == ["sent"]
         assert standby.buffered_messages == 1
@@ -80,9 +80,9 @@ async def test_an_unknown_outcome_is_sent_again_under_the_same_numbers() -> None
         box = out.outbox("c")
         box.begin(FakeGrant(), None)
         for n in range(3):
-            box.message(f"m{n}", 1.0)
+            box.accept([f"m{n}"], 1.0)
         await until(lambda: sink.calls)
-        box.message("m3", 1.0)
+        box.accept(["m3"], 1.0)
         await box.flush()
     assert [record["seq"] for record in sink.records()][:6] == [1, 2, 3, 1, 2, 3]
     assert data(sink.consumed("c")) == ["m0", "m1", "m2", "m3"]
@@ -98,7 +98,7 @@ async def test_one_refused_entry_of_a_batch_does_not_disturb_the_others() -> Non
         for name, box in boxes.items():
             box.begin(FakeGrant(name), None)
             for n in range(5):
-                box.message(f"{name}{n}", 1.0)
+                box.accept([f"{name}{n}"], 1.0)
         sink.gate.set()
         await asyncio.gather(*(box.flush() for box in boxes.values()))
     for name in "abc":
@@ -113,11 +113,11 @@ async def test_at_most_one_entry_of_a_connection_is_unacknowledged() -> None:
         box = out.outbox("c")
         box.begin(FakeGrant(), None)
         for n in range(50):
-            box.message(str(n), 1.0)
+            box.accept([str(n)], 1.0)
             await asyncio.sleep(0)
         other = out.outbox("other")
         other.begin(FakeGrant("other"), None)
-        other.message("x", 1.0)
+        other.accept(["x"], 1.0)
         sink.gate.set()
         await asyncio.gather(box.flush(), other.flush())
     for call in sink.calls:
@@ -135,7 +135,7 @@ async def test_a_record_that_is_refused_for_good_becomes_a_gap_and_the_rest_goes
         box = out.outbox("c")
         box.begin(FakeGrant(), None)
         for text in ("a", "b", "poison", "c"):
-            box.message(text, 1_700_000_000.0)
+            box.accept([text], 1_700_000_000.0)
         await box.flush()
     gap = sink.records()[2]
     assert gap["type"] == "gap"
@@ -160,8 +160,8 @@ async def test_a_batch_refused_as_a_whole_is_taken_apart() -> None:
         boxes = {name: out.outbox(name) for name in "abc"}
         for name, box in boxes.items():
             box.begin(FakeGrant(name), None)
-            box.message("fine", 1.0)
-        boxes["b"].message("poison", 1.0)
+            box.accept(["fine"], 1.0)
+        boxes["b"].accept(["poison"], 1.0)
         sink.gate.set()
         await asyncio.gather(*(box.flush() for box in boxes.values()))
     for name in "abc":
@@ -177,8 +177,8 @@ async def test_on_hold_nothing_leaves_and_afterwards_everything_does() -> None:
         box, other = out.outbox("held"), out.outbox("free")
         box.begin(held, None)
         other.begin(free, None)
-        box.message("late", 1.0)
-        other.message("now", 1.0)
+        box.accept(["late"], 1.0)
+        other.accept(["now"], 1.0)
         await other.flush()
         assert data(sink.records()) == ["now"]
         held.allowed.set()
@@ -193,7 +193,7 @@ async def test_a_permission_that_ends_while_the_call_is_prepared_stops_it() -> N
         grant = FakeGrant()
         box = out.outbox("c")
         box.begin(grant, None)
-        box.message("m", 1.0)
+        box.accept(["m"], 1.0)
         await until(lambda: box.buffered_bytes and box._parcel is not None)
         grant.allowed.clear()
         sink.gate.set()
@@ -211,7 +211,7 @@ async def test_discard_drops_everything_and_ends_a_flush() -> None:
         box = out.outbox("c")
         box.begin(FakeGrant(), None)
         for n in range(4):
-            box.message(str(n), 1.0)
+            box.accept([str(n)], 1.0)
         box.control(Control.CLOSED, {"code": 1006, "reason": ""})
         flushing = asyncio.create_task(box.flush())
         await until(lambda: box._parcel is not None)
@@ -219,11 +219,11 @@ async def test_discard_drops_everything_and_ends_a_flush() -> None:
         with pytest.raises(Discarded):
             await flushing
         assert box.buffered_bytes == out.budget.used == 0
-        box.message("after", 1.0)
+        box.accept(["after"], 1.0)
         sink.gate.set()
         other = out.outbox("other")
         other.begin(FakeGrant("other"), None)
-        other.message("x", 1.0)
+        other.accept(["x"], 1.0)
         await other.flush()
         assert "after" not in data(sink.records())
 
@@ -239,12 +239,12 @@ async def test_an_answer_to_what_was_discarded_counts_for_nothing() -> None:
         box = out.outbox("c")
         box.begin(FakeGrant(epoch=7), None)
         for n in range(50):
-            box.message(f"old {n}", 1.0)
+            box.accept([f"old {n}"], 1.0)
         await until(lambda: len(sink.calls) == 1)
         box.discard()
         box.begin(FakeGrant(epoch=9), None)
         for n in range(3):
-            box.message(f"new {n}", 1.0)
+            box.accept([f"new {n}"], 1.0)
         await until(lambda: len(sink.calls) == 2)
         flushing = asyncio.create_task(box.flush())
         answer_old.set()
@@ -260,13 +260,13 @@ async def test_flush_ends_the_epoch_and_a_new_grant_begins_the_next() -> None:
     async with pumping(output(sink)) as out:
         box = out.outbox("c")
         box.begin(FakeGrant(epoch=7), None)
-        box.message("a", 1.0)
+        box.accept(["a"], 1.0)
         remains = await box.flush()
         assert remains.handoff == Handoff(digests=digest("a"), last_seq=1)
-        box.message("b", 1.0)
+        box.accept(["b"], 1.0)
         other = out.outbox("other")
         other.begin(FakeGrant("other"), None)
-        other.message("x", 1.0)
+        other.accept(["x"], 1.0)
         await other.flush()
         assert data(sink.records("c")) == ["a"]
         box.begin(FakeGrant(epoch=8), None)
@@ -280,7 +280,7 @@ async def test_a_hand_over_names_the_last_messages_only() -> None:
         box = out.outbox("c")
         box.begin(FakeGrant(), None)
         for n in range(HANDOFF_MESSAGES + 10):
-            box.message(str(n), 1.0)
+            box.accept([str(n)], 1.0)
         remains = await box.flush()
     expected = b"".join(digest(str(n)) for n in range(10, HANDOFF_MESSAGES + 10))
     assert remains.handoff.digests == expected
@@ -297,9 +297,9 @@ async def test_a_standby_goes_on_behind_the_last_message_of_the_old_owner() -> N
         box = out.outbox("c")
         box.control(Control.OPENED, {})
         for n in (8, 9, 10, 11):
-            box.message(f"m{n}", 1.0)
+            box.accept([f"m{n}"], 1.0)
         box.begin(FakeGrant(epoch=8), handed("m7", "m8", "m9", "m10"))
-        box.message("m12", 1.0)
+        box.accept(["m12"], 1.0)
         await box.flush()
     assert [record["type"] for record in sink.records()] == ["opened", "message", "message"]
     assert data(sink.records()) == ["m11", "m12"]
@@ -310,7 +310,7 @@ async def test_a_standby_that_recognizes_nothing_emits_everything_after_a_gap() 
     sink = ScriptedSink()
     async with pumping(output(sink)) as out:
         box = out.outbox("c")
-        box.message("m12", 1.0)
+        box.accept(["m12"], 1.0)
         box.begin(FakeGrant(epoch=8), handed("m7", "m8"))
         await box.flush()
         assert out.budget.used == 0
@@ -323,10 +323,10 @@ async def test_a_standby_whose_socket_lags_drops_what_it_receives_late() -> None
     sink = ScriptedSink()
     async with pumping(output(sink)) as out:
         box = out.outbox("c")
-        box.message("m8", 1.0)
+        box.accept(["m8"], 1.0)
         box.begin(FakeGrant(epoch=8), handed("m7", "m8", "m9", "m10"))
         for n in (9, 10, 11, 9):
-            box.message(f"m{n}", 1.0)
+            box.accept([f"m{n}"], 1.0)
         await box.flush()
     assert data(sink.records()) == ["m11", "m9"]
 
@@ -342,8 +342,8 @@ async def test_a_standby_without_a_hand_over_emits_everything_after_a_gap() -> N
     sink = ScriptedSink()
     async with pumping(output(sink)) as out:
         box = out.outbox("c")
-        box.message("a", 1_700_000_000.0)
-        box.message("b", 1_700_000_001.0)
+        box.accept(["a"], 1_700_000_000.0)
+        box.accept(["b"], 1_700_000_001.0)
         box.begin(FakeGrant(epoch=8), None)
         await box.flush()
     gap, *rest = sink.records()
@@ -361,8 +361,8 @@ async def test_large_messages_are_split_and_come_back_whole() -> None:
         box.cursor_of = lambda message: str(len(message))
         box.begin(FakeGrant(), None)
         for text in texts:
-            box.message(text, 1.0)
-        box.message(binary, 1.0)
+            box.accept([text], 1.0)
+        box.accept([binary], 1.0)
         remains = await box.flush()
     assert all(len(entry.data) <= 1024 * 1024 - 32 for entry in sink.arrived)
     whole: list[str | bytes] = []
@@ -385,7 +385,7 @@ def fill(box: Outbox) -> int:
     """Accept messages of 1,000 bytes until the outbox refuses one; returns how many it took."""
     for taken in range(1000):
         try:
-            box.message("x" * 1000, 1.0)
+            box.accept(["x" * 1000], 1.0)
         except Overflow:
             return taken
     raise AssertionError("nothing was refused")
@@ -421,14 +421,44 @@ async def test_what_was_counted_is_given_back_exactly(text: str) -> None:
         box = out.outbox("c")
         box.begin(FakeGrant(), None)
         for n in range(50):
-            box.message(text * n * 20, 1.0)
-            box.message((text * n).encode(), 1.0)
-        box.message(text * 500_000, 1.0)
+            box.accept([text * n * 20], 1.0)
+            box.accept([(text * n).encode()], 1.0)
+        box.accept([text * 500_000], 1.0)
         box.control(Control.CLOSED, {"code": 1000, "reason": ""})
         await until(lambda: len(sink.calls) > 3)
         assert box.buffered_bytes == out.budget.used
         await box.flush()
         assert box.buffered_bytes == out.budget.used == 0
+
+
+async def test_of_what_came_in_one_read_the_beginning_that_fits_is_accepted() -> None:
+    texts = [f"{n:01000}" for n in range(100)]
+    sink = ScriptedSink()
+    async with pumping(output(sink, connection_bytes=50_000)) as out:
+        box = out.outbox("c")
+        with pytest.raises(Overflow) as refused:
+            box.accept(texts, 1.0)
+        taken = refused.value.accepted
+        assert 40 <= taken < 50
+        assert box.buffered_messages == taken
+        assert box.buffered_bytes <= 50_000
+        box.begin(FakeGrant(), Handoff(digests=b"", last_seq=0))
+        await box.flush()
+        assert data(sink.records()) == texts[:taken]
+        assert out.budget.used == 0
+
+
+async def test_a_large_message_between_small_ones_of_a_read_is_split_in_its_place() -> None:
+    sink = ScriptedSink()
+    large = "\x00" * 300_000
+    async with pumping(output(sink)) as out:
+        box = out.outbox("c")
+        box.begin(FakeGrant(), None)
+        box.accept(["before", large, "after"], 1.0)
+        await box.flush()
+    assert data(sink.records())[0] == "before"
+    assert data(sink.records())[-1] == "after"
+    assert "".join(data(sink.records())[1:-1]) == large
 
 
 async def test_a_flood_elsewhere_leaves_every_connection_its_share() -> None:
@@ -442,9 +472,9 @@ async def test_a_flood_elsewhere_leaves_every_connection_its_share() -> None:
 async def test_a_message_of_any_size_goes_into_an_empty_buffer() -> None:
     async with pumping(output(ScriptedSink(), connection_bytes=1000)) as out:
         box = out.outbox("c")
-        box.message("x" * 50_000, 1.0)
+        box.accept(["x" * 50_000], 1.0)
         with pytest.raises(Overflow):
-            box.message("x", 1.0)
+            box.accept(["x"], 1.0)
 
 
 @pytest.mark.parametrize("size", [20, 200, 4000])
@@ -456,7 +486,7 @@ async def test_buffered_bytes_are_what_the_buffer_takes_in_memory(size: int) -> 
     try:
         while texts:
             # A copy, as it would come from a socket.
-            box.message(texts.pop().encode().decode(), time.time())
+            box.accept([texts.pop().encode().decode()], time.time())
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -472,13 +502,13 @@ async def test_cursors_follow_the_acknowledged_output() -> None:
         box.cursor_of = lambda text: str(text) if text.isdigit() else None
         box.begin(grant, None)
         for text in ("1", "2", "no cursor"):
-            box.message(text, 1.0)
+            box.accept([text], 1.0)
         await until(lambda: box._parcel is not None)
         await asyncio.sleep(0.1)  # two checkpoint times, with nothing acknowledged
         assert grant.checkpoints == []
         sink.gate.set()
         await until(lambda: grant.checkpoints == ["2"])
-        box.message("3", 1.0)
+        box.accept(["3"], 1.0)
         assert (await box.flush()).cursor == "3"
 
 
@@ -489,7 +519,7 @@ async def test_an_entry_holds_what_fits_and_the_rest_follows() -> None:
         box = out.outbox("c")
         box.begin(FakeGrant(), None)
         for n in range(40):
-            box.message(f"{n:0100}", 1.0)
+            box.accept([f"{n:0100}"], 1.0)
         await box.flush()
     assert len(sink.arrived) > 4
     assert all(len(entry.data) <= 2000 for entry in sink.arrived)
@@ -504,7 +534,7 @@ async def test_a_batch_stays_within_the_limits_of_the_sink() -> None:
         boxes = [out.outbox(str(n)) for n in range(30)]
         for n, box in enumerate(boxes):
             box.begin(FakeGrant(str(n)), None)
-            box.message("x" * 300, 1.0)
+            box.accept(["x" * 300], 1.0)
         sink.gate.set()
         await asyncio.gather(*(box.flush() for box in boxes))
     assert len(sink.arrived) == 30

@@ -10,12 +10,12 @@ from worker.rotation import Overlap
 def delivered(old: Sequence[str], new: Sequence[str], later: Sequence[str]) -> list[str]:
     """What is delivered if the old one brought `old`, and the new one `new` before the cut and `later` after it."""
     overlap = Overlap()
-    for message in old:
-        overlap.delivered(message)
-    for message in new:
-        overlap.pending(message, 1.0)
+    for part in (old[:3], old[3:]):
+        overlap.delivered(part)
+    for part in (new[:2], new[2:]):
+        overlap.pending(part, 1.0)
     messages, echo = overlap.cut()
-    fresh = [message for message in later if not (echo and echo.covers(message))]
+    fresh = [str(message) for part in (later[:1], later[1:3], later[3:]) for message in echo.without(part)]
     return [*old, *(str(message) for message, _ in messages), *fresh]
 
 
@@ -36,7 +36,7 @@ def test_without_anything_in_common_everything_is_delivered() -> None:
 
 def test_the_pending_of_one_that_ended_early_is_forgotten() -> None:
     overlap = Overlap()
-    overlap.pending("x", 1.0)
+    overlap.pending(["x"], 1.0)
     overlap.forget_pending()
     assert overlap.pending_bytes == 0
     assert overlap.cut()[0] == []

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -26,8 +27,9 @@ class Listener:
     def opened(self) -> None:
         pass
 
-    def message(self, data: str | bytes) -> None:
-        self.messages.append(data)
+    def received(self, messages: Sequence[str | bytes]) -> None:
+        assert messages
+        self.messages += messages
 
     def ended(self, failure: Failure) -> None:
         self.failure = failure
