@@ -7,7 +7,7 @@ told from a newer one, and does nothing.
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from leases.rows import ConnectionRow, Desired, is_session
+from leases.rows import ConnectionRow, Desired, is_free, is_session
 
 
 class Act(Enum):
@@ -25,7 +25,9 @@ class Act(Enum):
     ABORT = auto()
     """Not owned: emit nothing more."""
     STAND_BY = auto()
-    """The row offers the connection to this session: connect and buffer."""
+    """The row offers the connection to this session: connect and buffer, or answer, if it does so already."""
+    CLAIM = auto()
+    """The owner has released what this session stands by for: claim it, since nobody else has what came meanwhile."""
     DISMISS = auto()
     """The standby is not needed any more."""
 
@@ -43,6 +45,8 @@ class StandingBy:
     """A connection that this member is connected for, without a lease."""
 
     for_epoch: int
+    nonce: str
+    """Of the offer that it answers."""
 
 
 def decide(row: ConnectionRow | None, session: str, holding: Held | StandingBy | None) -> Act:
@@ -61,10 +65,12 @@ def _unheld(row: ConnectionRow | None, session: str) -> Act:
         return Act.NOTHING
     if row.owner == session:
         return Act.ADOPT if row.desired is Desired.RUNNING else Act.FINALIZE
-    offered = row.offer is not None and row.offer.session == session and row.offer.for_epoch == row.epoch
-    if offered and row.desired is Desired.RUNNING and is_session(row.owner):
-        return Act.STAND_BY
-    return Act.NOTHING
+    return Act.STAND_BY if _offered(row, session) and row.desired is Desired.RUNNING else Act.NOTHING
+
+
+def _offered(row: ConnectionRow, session: str) -> bool:
+    offer = row.offer
+    return offer is not None and offer.session == session and offer.for_epoch == row.epoch and is_session(row.owner)
 
 
 def _standing_by(row: ConnectionRow | None, session: str, holding: StandingBy) -> Act:
@@ -74,9 +80,13 @@ def _standing_by(row: ConnectionRow | None, session: str, holding: StandingBy) -
         return Act.NOTHING
     if row.owner == session:
         return Act.BEGIN if row.desired is Desired.RUNNING else Act.FINALIZE
-    if row.desired is not Desired.RUNNING or (is_session(row.owner) and row.epoch > holding.for_epoch):
+    if row.desired is not Desired.RUNNING:
         return Act.DISMISS
-    return Act.NOTHING
+    if is_free(row.owner):
+        return Act.CLAIM
+    if row.offer is not None and row.offer.nonce != holding.nonce and _offered(row, session):
+        return Act.STAND_BY
+    return Act.NOTHING if is_session(row.owner) and row.epoch == holding.for_epoch else Act.DISMISS
 
 
 def _held(row: ConnectionRow | None, session: str, holding: Held) -> Act:

@@ -24,8 +24,9 @@ from leases.inboxes import Inboxes, Told
 from leases.ports import Clock, Parting
 from leases.rows import ConnectionRow, Offer, SessionRow, SessionState, session_key
 
-OFFER_SECONDS = 15.0
-"""How long an owner waits for a standby to become ready before it takes its offer back."""
+OFFER_SECONDS = 25.0
+"""How long an owner waits for a standby to become ready before it takes its offer back: even where every answer of the
+table takes three seconds, a standby needs less."""
 TELL_AGAIN_SECONDS = 5.0
 """A target that has not answered is told again after this long: the hint may be lost."""
 CROWDED_SECONDS = 0.5
@@ -99,6 +100,7 @@ class HandOver:
     async def _offer(self, holding: Holding, target: str) -> Offer | None:
         """Raises `Unknown`."""
         nonce = self._holdings.new_id()
+        holding.invited = True
         result = await self._holdings.insist.write(writes.offer(holding.row, target, nonce), attempts=SETTLING_ATTEMPTS)
         row = None if result.image is None else ConnectionRow.from_item(result.image)
         if row is None or row.offer is None or row.offer.nonce != nonce:

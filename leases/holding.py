@@ -56,6 +56,8 @@ class Holding:
         """As an owner with an offer outstanding: resolves to whether the standby is ready."""
         self.answered = False
         """As a standby: whether it has written, or begun to write, that it is ready."""
+        self.invited = False
+        """As an owner: whether another session may be standing by."""
         self.named_at = clock.now()
         """As a standby: when the row last named it."""
         self.cursor: str | None = None
@@ -83,7 +85,8 @@ class Holding:
     def knows(self) -> Held | StandingBy:
         """What this member believes, for a decision about a row."""
         if self.phase is Phase.STANDBY:
-            return StandingBy(self.offer.for_epoch if self.offer else self.row.epoch)
+            offer = self.offer
+            return StandingBy(offer.for_epoch, offer.nonce) if offer else StandingBy(self.row.epoch, "")
         return Held(self.row.epoch, self.row.generation)
 
     def begin(self, row: ConnectionRow, not_before: float) -> None:

@@ -6,7 +6,7 @@ Everything that is done to one connection is done under its lock, so that a row 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from random import Random
 from typing import Any
@@ -163,7 +163,7 @@ class Holdings:
 
     async def _vacancy(self, row: ConnectionRow) -> Vacancy | None:
         if is_free(row.owner):
-            return Vacancy(None)
+            return Vacancy(None, row.freed_at)
         owner = str(row.owner)
         if owner not in self._buried:
             item = await self.store.get(session_key(owner))
@@ -206,11 +206,7 @@ class Holdings:
         return Considered.DONE
 
     async def _start(self, row: ConnectionRow) -> None:
-        """Run a connection that was just claimed or adopted.
-
-        It emits only after `ρ D`: a process that was reaped may have sent a record just before, and by whichever way
-        the connection came here since, nobody may have waited for that to land. It connects and buffers meanwhile.
-        """
+        """Run a connection that was just claimed or adopted. It connects and buffers before it may emit."""
         holding = self.get(row.connection)
         if row.strikes >= STRIKES_LIMIT:
             if holding is not None:
@@ -218,8 +214,19 @@ class Holdings:
             self._observer.saw(events.StruckOut(row.connection, row.strikes))
             await self._write_last(writes.fail(row, self._host.parked(row), None), row)
             return
-        holding = holding or self._hold(row)
-        holding.begin(row, self._clock.now() + self._timings.rate_ratio * self._timings.drain)
+        if holding is None:
+            # Nothing is buffered that could be what the last owner has emitted.
+            row = replace(row, handoff=None)
+            holding = self._hold(row)
+        holding.begin(row, self._after_a_claim())
+
+    def _after_a_claim(self) -> float:
+        """When a connection that was claimed just now may emit: after `ρ D`.
+
+        A process that was reaped may have sent a record just before, and by whichever way the connection came here
+        since, nobody may have waited for that to land.
+        """
+        return self._clock.now() + self._timings.rate_ratio * self._timings.drain
 
     def _hold(self, row: ConnectionRow) -> Holding:
         runner = self._host.runner(row)
@@ -315,11 +322,15 @@ class Holdings:
             case Act.ADOPT, _, ConnectionRow():
                 await self._adopt(row, holding)
             case Act.BEGIN, Holding(), ConnectionRow():
-                holding.begin(row, self._clock.now())
+                transferred = holding.offer is not None and row.grant == holding.offer.nonce
+                holding.begin(row, self._clock.now() if transferred else self._after_a_claim())
+            case Act.CLAIM, Holding(), ConnectionRow():
+                if self.session.may_emit():
+                    await self._claim(row, Vacancy(None, row.freed_at))
             case Act.FINALIZE, _, ConnectionRow():
                 await self._end(row, holding)
-            case Act.STAND_BY, None, ConnectionRow(offer=Offer() as offer):
-                await self._stand_by(row, offer)
+            case Act.STAND_BY, _, ConnectionRow(offer=Offer() as offer):
+                await self._stand_by(row, offer, holding)
             case Act.REVISE, Holding(), ConnectionRow():
                 holding.heard(row)
                 holding.row = row
@@ -389,7 +400,9 @@ class Holdings:
                 return False
             if holding.runner.exclusive:
                 await holding.runner.close()
-            write = writes.release(connection, self.session.id, holding.epoch, remains.cursor)
+            handoff = remains.handoff if holding.invited else None
+            now = int(self._clock.wall())
+            write = writes.release(connection, self.session.id, holding.epoch, remains.cursor, handoff, now)
             result = await self.insist.write(write)
             self.forget(holding)
             if isinstance(result, Refused):
@@ -471,11 +484,18 @@ class Holdings:
 
     # Standing by
 
-    async def _stand_by(self, row: ConnectionRow, offer: Offer) -> None:
-        if not self.room:
+    async def _stand_by(self, row: ConnectionRow, offer: Offer, holding: Holding | None) -> None:
+        if self.session.on_hold:
+            # For a moment, or for long: the offer is told again, until its owner has waited long enough.
+            return
+        if self.session.draining.is_set() or (holding is None and not self.room):
+            if holding is not None:
+                self._dismiss(holding, "this worker stops")
             await self.insist.write(writes.decline(row, offer))
             return
-        holding = self._hold(row)
+        holding = holding or self._hold(row)
+        holding.offer = offer
+        holding.named_at = self._clock.now()
         self._spawn(self._become_ready(holding, row, offer))
 
     async def _become_ready(self, holding: Holding, row: ConnectionRow, offer: Offer) -> None:
@@ -484,9 +504,10 @@ class Holdings:
                 await holding.runner.ready.wait()
         except TimeoutError:
             async with self.lock(holding.connection):
-                self._dismiss(holding, "not ready in time")
+                if holding.offer is offer:
+                    self._dismiss(holding, "not ready in time")
             return
-        if holding.phase is not Phase.STANDBY:
+        if holding.phase is not Phase.STANDBY or holding.offer is not offer:
             return
         holding.answered = True
         result = await self.insist.write(writes.ready(row, offer))

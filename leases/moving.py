@@ -25,6 +25,8 @@ LAST_RELEASE_SECONDS = 8.0
 """After the drain deadline: the time for releasing what is left. Sockets are closed and the session is buried after it,
 all within the 20 s that a supervisor grants."""
 LAST_TRANSFER_SECONDS = 1.0
+HEAD_START_SECONDS = 1.0
+"""Of a standby that may be there before everybody else: it reads the row twice a second, and loses nothing."""
 EVEN_OUT_SECONDS = 10.0
 EVEN_OUT_MOVES = 25
 """Moves of one session in one round: a tenth of a usual worker in ten seconds."""
@@ -112,7 +114,11 @@ class Mover:
             await self._release(connection)
 
     async def _release(self, connection: str) -> None:
+        holding = self._holdings.get(connection)
+        invited = holding is not None and holding.invited
         if await self._holdings.release(connection):
+            if invited:
+                await asyncio.sleep(HEAD_START_SECONDS)
             await self._holdings.hint((connection,))
 
     async def even_out(self) -> None:

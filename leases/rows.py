@@ -263,6 +263,8 @@ class ConnectionRow:
     cursor: str | None = None
     status: Item | None = None
     strikes: int = 0
+    freed_at: int | None = None
+    """While it is free because its owner released it: since when, in unix seconds, for display only."""
 
     @classmethod
     def from_item(cls, item: Item) -> Self:
@@ -279,4 +281,5 @@ class ConnectionRow:
             cursor=item.get("cursor"),
             status=item.get("status"),
             strikes=item.get("strikes", 0),
+            freed_at=item.get("freed_at"),
         )

@@ -23,6 +23,7 @@ from leases.rows import (
     SessionState,
     connection_key,
     free_owner,
+    is_free,
     is_session,
     parked_owner,
     session_key,
@@ -128,7 +129,8 @@ def inbox_everything(session: str) -> Write:
 def claim(row: ConnectionRow, session: str, nonce: str, strike: bool) -> Write:
     """Take a connection from FREE, or from a session that is proven dead. The answer's image is what runs.
 
-    `strike` counts a death by exit of the last owner against the connection.
+    `strike` counts a death by exit of the last owner against the connection. What an owner left that released it is
+    kept: a standby that claims goes on behind it. What is older is of no use.
     """
     return Write(
         name="claim",
@@ -138,7 +140,7 @@ def claim(row: ConnectionRow, session: str, nonce: str, strike: bool) -> Write:
         ),
         set={"owner": session, "epoch": row.epoch + 1, "grant": nonce}
         | ({"strikes": row.strikes + 1} if strike else {}),
-        remove=("next", "handoff"),
+        remove=("next", "freed_at") if is_free(row.owner) else ("next", "freed_at", "handoff"),
     )
 
 
@@ -172,14 +174,22 @@ def report(connection: str, session: str, epoch: int, status: Item | None, strik
 # Letting a connection go, once what was accepted is flushed. From here on nothing of this epoch is emitted.
 
 
-def release(connection: str, session: str, epoch: int, cursor: str | None) -> Write:
-    """Give a connection back, for anyone to claim. Refused: done already, or desired changed (then park or stop)."""
+def release(
+    connection: str, session: str, epoch: int, cursor: str | None, handoff: Handoff | None, freed_at: int
+) -> Write:
+    """Give a connection back, for anyone to claim. Refused: done already, or desired changed (then park or stop).
+
+    `handoff` is for a standby that may be there: it claims, and goes on behind the last message.
+    `freed_at` (unix seconds) is for display only.
+    """
     return Write(
         name="release",
         key=connection_key(connection),
         condition=AllOf((*_held(session, epoch), Equals("desired", Desired.RUNNING.value))),
-        set={"owner": free_owner(connection)} | ({} if cursor is None else {"cursor": cursor}),
-        remove=("next", "grant"),
+        set={"owner": free_owner(connection), "freed_at": freed_at}
+        | ({} if cursor is None else {"cursor": cursor})
+        | ({} if handoff is None else {"handoff": handoff.to_item()}),
+        remove=("next", "grant", "handoff") if handoff is None else ("next", "grant"),
     )
 
 
@@ -203,7 +213,7 @@ def finalize(row: ConnectionRow, status: Item, cursor: str | None, ttl: int) -> 
         set={"status": status}
         | ({} if cursor is None else {"cursor": cursor})
         | ({"ttl": ttl} if stopped else {"owner": parked_owner(row.connection)}),
-        remove=("next", "grant", "owner") if stopped else ("next", "grant"),
+        remove=("next", "grant", "handoff", *(("owner",) if stopped else ())),
     )
 
 
@@ -214,7 +224,7 @@ def fail(row: ConnectionRow, status: Item, cursor: str | None) -> Write:
         key=connection_key(row.connection),
         condition=AllOf((*_held(str(row.owner), row.epoch), Equals("generation", row.generation))),
         set={"owner": parked_owner(row.connection), "status": status} | ({} if cursor is None else {"cursor": cursor}),
-        remove=("next", "grant"),
+        remove=("next", "grant", "handoff"),
     )
 
 
@@ -342,5 +352,5 @@ def force_release(row: ConnectionRow) -> Write:
         key=connection_key(row.connection),
         condition=AllOf((*_held(str(row.owner), row.epoch), Equals("desired", Desired.RUNNING.value))),
         set={"owner": free_owner(row.connection), "epoch": row.epoch + 1},
-        remove=("next", "grant"),
+        remove=("next", "grant", "handoff"),
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 from leases.conditions import AllOf, Condition, Equals, Write
 from leases.events import LeaseLost
-from leases.rows import DeadBy, Item, Key, SessionState, connection_key, connection_of, is_session, session_key
+from leases.rows import DeadBy, Item, Key, SessionState, connection_key, connection_of, is_free, is_session, session_key
 from leases.timings import Timings
 from tests.simulation.loop import Timetable
 from tests.simulation.output import Entry, Landed, Record
@@ -80,6 +80,8 @@ class Monitor:
         """Processes that were asked to drain."""
         self.outage_since: float | None = None
         self.outage_over = float("-inf")
+        self._followers: dict[str, tuple[int, frozenset[str]]] = {}
+        """Of a connection that its owner has released: in which epoch, and the processes that miss nothing."""
         self._ready_at: dict[str, float] = {}
         """When the standby of a connection became ready."""
         self._seen_live: dict[tuple[str, str], float] = {}
@@ -278,11 +280,38 @@ class Monitor:
             row = self._table.rows.get(session_key(str(old)))
             if row is not None and row["state"] != SessionState.DEAD:
                 self.violate("1", connection, f"{process.name} claims it from {old}, which is {row['state']}")
+        if name == "release":
+            self._followers[connection] = before["epoch"], self._standing_by(process, connection)
         landed = self.landings.get(connection)
         if landed is not None:
-            landed.moved_to = after["epoch"] if name == "transfer" else None
+            follows = name == "claim" and self._follows(process, connection, before)
+            self.counts["claims by a standby"] += follows
+            landed.moved_to = after["epoch"] if name == "transfer" or follows else None
         if name in ENDING and is_session(old):
             self._let_go(process, write, before)
+
+    def _standing_by(self, owner: Process, connection: str) -> frozenset[str]:
+        """The processes that have buffered everything since before the owner stopped reading."""
+        old = self.running(owner, connection)
+        return frozenset(
+            name
+            for name, host in self.hosts.items()
+            for runner in host.runners
+            if old is not None and runner.connection == connection and runner.grant is None and runner.whole
+            if runner.opened_at < old.stopped_at
+        )
+
+    def _follows(self, process: Process, connection: str, before: Item) -> bool:
+        """Whether a claim loses and doubles nothing: that of a standby, of what its last owner has released."""
+        epoch, names = self._followers.get(connection, (0, frozenset()))
+        runner = self.running(process, connection)
+        return (
+            is_free(before.get("owner"))
+            and epoch == before["epoch"]
+            and process.name in names
+            and runner is not None
+            and runner.grant is None
+        )
 
     def _let_go(self, process: Process, write: Write, before: Item) -> None:
         name, connection = write.name, connection_of(write.key.pk)

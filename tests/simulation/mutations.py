@@ -280,6 +280,13 @@ MUTATIONS = (
         seed=13,
     ),
     Mutation(
+        "a release leaves a standby nothing",
+        "holdings.py",
+        "handoff = remains.handoff if holding.invited else None",
+        "handoff = None",
+        seed=36,
+    ),
+    Mutation(
         "a connection is shown as closed before its socket is",
         "holdings.py",
         "            await holding.runner.close()\n            self.forget(holding)\n        return remains",

@@ -60,6 +60,10 @@ class SimRunner:
         self.sending = False
         """Whether an entry is on its way."""
         self.socket: Socket | None = None
+        self.opened_at = float("inf")
+        """When its socket was opened, in the time of the world."""
+        self.stopped_at = float("inf")
+        """When it stopped reading."""
         self.reports: list[Item] = []
         """Every state that it reported under its grants."""
         self._outside = outside
@@ -76,7 +80,7 @@ class SimRunner:
         """Of the last message that was acknowledged under the present grant."""
         self._acknowledged = 0
         self._drop: set[int] = set()
-        self._whole = True
+        self.whole = True
         """Whether a standby's buffer has no gap since it was ready."""
         self._loop = outside.process.loop
         self._more = asyncio.Event()
@@ -109,6 +113,7 @@ class SimRunner:
         self.socket = Socket(
             self._outside.timetable, self._feed, self._outside.process, latency, self._receive, self._dropped
         )
+        self.opened_at = self._outside.timetable.now
         if self.grant is not None:
             self._control("opened")
         # Subscribed now at the upstream; known here one latency later, so that nothing is missed once it is `ready`.
@@ -132,7 +137,7 @@ class SimRunner:
             return
         self.socket = None
         self.ready.clear()
-        self._whole = False
+        self.whole = False
         if self.grant is None:
             self._waiting.clear()
         else:
@@ -217,7 +222,7 @@ class SimRunner:
         self._cursor = None
         self.settled = False
         if standby:
-            if not self._whole:
+            if not self.whole:
                 self._waiting.appendleft(("reopened", 0))
             elif handoff is not None:
                 self._forget(handoff)
@@ -257,7 +262,7 @@ class SimRunner:
         if self._feed.temper.one_socket and self.socket is not None:
             self._hang_up()
             self.ready.clear()
-            self._whole = False
+            self.whole = False
 
     def resume(self) -> None:
         self._held_back = False
@@ -266,6 +271,7 @@ class SimRunner:
 
     async def settle(self, parting: Parting) -> Remains:
         self._reading = False
+        self.stopped_at = self._outside.timetable.now
         if self._emitting is not None:
             self._more.set()
             while self._waiting and not self.ended:

@@ -14,15 +14,16 @@ def row(
     desired: Desired = Desired.RUNNING,
     generation: int = 1,
     offered_to: str | None = None,
+    nonce: str = "n",
 ) -> ConnectionRow:
     offer = None
     if offered_to is not None:
-        offer = Offer(session=offered_to, nonce="n", for_epoch=epoch, generation=generation)
+        offer = Offer(session=offered_to, nonce=nonce, for_epoch=epoch, generation=generation)
     return ConnectionRow(connection="c", owner=owner, epoch=epoch, desired=desired, generation=generation, offer=offer)
 
 
 HELD = Held(epoch=7, generation=1)
-STANDBY = StandingBy(for_epoch=7)
+STANDBY = StandingBy(for_epoch=7, nonce="n")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,13 @@ STANDBY = StandingBy(for_epoch=7)
         ("standing by, transferred, then paused", row(epoch=8, desired=Desired.PAUSED), STANDBY, Act.FINALIZE),
         ("standing by, another has it", row(owner=OTHER, epoch=8), STANDBY, Act.DISMISS),
         ("standing by, stopped", row(owner=OTHER, desired=Desired.STOPPED), STANDBY, Act.DISMISS),
-        ("standing by, freed", row(owner="FREE#1"), STANDBY, Act.NOTHING),
+        ("standing by, offered anew", row(owner=OTHER, offered_to=ME, nonce="m"), STANDBY, Act.STAND_BY),
+        ("standing by, offered anew after a regrant", row(OTHER, 8, offered_to=ME, nonce="m"), STANDBY, Act.STAND_BY),
+        ("standing by, offered to another now", row(owner=OTHER, offered_to="third", nonce="m"), STANDBY, Act.NOTHING),
+        ("standing by, released", row(owner="FREE#1"), STANDBY, Act.CLAIM),
+        ("standing by, freed by force", row(owner="FREE#1", epoch=8), STANDBY, Act.CLAIM),
+        ("standing by, free but paused", row(owner="FREE#1", desired=Desired.PAUSED), STANDBY, Act.DISMISS),
+        ("standing by, failed", row(owner="PARKED#1"), STANDBY, Act.DISMISS),
         ("standing by, but the row is gone", None, STANDBY, Act.DISMISS),
         ("standing by, and a row from before", row(owner="third", epoch=6), STANDBY, Act.NOTHING),
     ],
