@@ -11,6 +11,8 @@ CDK = $(WITH_NODE) node $(NODE)/lib/node_modules/npm/bin/npx-cli.js --yes aws-cd
 SEEDS ?= 2000
 JOBS ?= 2
 ARGS ?=
+# Tests with several tasks at once want the machine for themselves.
+FLEETS := tests/chaos $(addprefix tests/integration/,api_system iam moves secrets)
 
 .PHONY: help venv demo local test check model simulate mutations packages soak bench-engine clean
 
@@ -33,7 +35,8 @@ local: $(STAMP) ## Everything up until Ctrl-C. ARGS="--workers N --capacity N --
 	@$(BIN)/python -m local up --with-parent $(ARGS)
 
 test: $(STAMP) packages ## All tests that need no account.
-	@$(WITH_NODE) $(BIN)/python -m pytest -m "not soak" tests
+	@$(WITH_NODE) $(BIN)/python -m pytest -m "not soak" -n $(JOBS) --dist loadfile $(addprefix --ignore=,$(FLEETS)) tests
+	@$(WITH_NODE) $(BIN)/python -m pytest -m "not soak" $(FLEETS)
 
 check: $(STAMP) ## Format, lint, types, synthesis with validation and nag, templates.
 	@$(BIN)/ruff format --check .
