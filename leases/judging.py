@@ -5,7 +5,7 @@ import asyncio
 from leases import events, writes
 from leases.clock import Continuity
 from leases.conditions import Unknown, Written
-from leases.fleet import Fleet, FleetView
+from leases.fleet import FleetView
 from leases.judge import Judge, Verdict
 from leases.ports import Clock, Store
 from leases.rows import DeadBy, SessionRow, readable, session_key
@@ -44,7 +44,8 @@ class Judging:
         self._judge = Judge(patience=1, gap=2 * timings.judge_poll, own_gap=own_gap)
         self._everybody = Judge(patience=PATIENCE_OF_ALL, gap=2 * LIST_SECONDS, own_gap=own_gap)
         self._continuity = Continuity(clock)
-        self._fleet = Fleet()
+        self._tasks: dict[str, str] = {}
+        """Of every session alive, as it was when the duties were last worked out."""
         self._known_duties: tuple[frozenset[str], list[str]] = frozenset(), []
 
     async def run(self) -> None:
@@ -108,8 +109,8 @@ class Judging:
 
     def _duties(self) -> tuple[frozenset[str], list[str]]:
         fleet = self._view.current
-        if fleet is not self._fleet:
-            self._fleet, self._known_duties = fleet, fleet.duties(self._session.id)
+        if fleet.tasks != self._tasks:
+            self._tasks, self._known_duties = fleet.tasks, fleet.duties(self._session.id)
         return self._known_duties
 
     async def _pronounce(self, verdict: Verdict, judge: Judge) -> None:
@@ -132,5 +133,5 @@ class Judging:
     def _found_dead(self, session: str) -> None:
         """Somebody else ended it. Whoever is first in line sweeps now, not only in the next round."""
         self._view.bury(session)
-        if self._view.current.sweepers(session)[:1] == [self._session.id]:
+        if self._view.current.turn(self._session.id, session) == 0:
             self._sweeper.sweep_now(session)

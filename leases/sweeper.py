@@ -66,9 +66,8 @@ class Sweeper:
         return [owner for owner in (*dead, *shards) if self._in_line(fleet, owner)]
 
     def _in_line(self, fleet: Fleet, owner: str) -> bool:
-        line = fleet.sweepers(owner)
-        mine = self._holdings.session.id
-        return line[:1] == [mine] or (line[1:] == [mine] and self._rounds % RESERVE_ROUNDS == 0)
+        turn = fleet.turn(self._holdings.session.id, owner)
+        return turn == 0 or (turn == 1 and self._rounds % RESERVE_ROUNDS == 0)
 
     def sweep_now(self, owner: str) -> None:
         """Begin to sweep an owner value, unless that is under way. Returns at once: a watch must not wait for it."""

@@ -1,8 +1,13 @@
 """The division of work: everybody who sees the same listing agrees, and no task judges itself."""
 
 from collections import Counter
+from collections.abc import Callable
+from random import Random
 
-from leases.fleet import Fleet
+import pytest
+
+from leases import fleet as module
+from leases.fleet import SWEEPERS, Fleet, rendezvous
 from leases.placement import Targets, share
 from leases.rows import SessionRow, SessionState
 
@@ -15,6 +20,12 @@ def session(
         session=name, state=state, seq=1, takeover_ms=7000, capacity=capacity, held=held, rate=0, revision=revision,
         task_arn=task or f"task-{name}", inbox=frozenset(), opened_at=0,
     )  # fmt: skip
+
+
+def sweepers(fleet: Fleet, key: str) -> list[str]:
+    """Who sweeps the rows under an owner value, in the order in which they step in."""
+    turns = {row.session: fleet.turn(row.session, key) for row in fleet.sessions}
+    return sorted((name for name, turn in turns.items() if turn is not None), key=lambda name: turns[name] or 0)
 
 
 def test_a_session_has_three_judges_of_three_other_tasks_and_two_in_reserve() -> None:
@@ -38,7 +49,7 @@ def test_with_few_tasks_a_task_gives_two_judges_and_the_own_task_comes_last() ->
 def test_the_dead_neither_judge_nor_sweep() -> None:
     fleet = Fleet([session("a"), session("b"), session("c", state=SessionState.DEAD)])
     assert fleet.judges("a")[0] == ["b"]
-    assert set(fleet.sweepers("c")) == {"a", "b"}
+    assert set(sweepers(fleet, "c")) == {"a", "b"}
 
 
 def test_one_that_leaves_changes_only_what_it_was_first_for() -> None:
@@ -46,14 +57,59 @@ def test_one_that_leaves_changes_only_what_it_was_first_for() -> None:
     before = Fleet([session(name) for name in names])
     after = Fleet([session(name) for name in names[1:]])
     for key in map(str, range(200)):
-        if before.sweepers(key)[0] != "s0":
-            assert after.sweepers(key)[0] == before.sweepers(key)[0]
+        if sweepers(before, key)[0] != "s0":
+            assert sweepers(after, key)[0] == sweepers(before, key)[0]
 
 
 def test_sweeping_is_spread_evenly() -> None:
     fleet = Fleet([session(f"s{number}") for number in range(4)])
-    firsts = Counter(fleet.sweepers(str(key))[0] for key in range(4000))
+    firsts = Counter(sweepers(fleet, str(key))[0] for key in range(4000))
     assert all(850 < count < 1150 for count in firsts.values()), firsts
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 4, 6, 7, 20])
+@pytest.mark.parametrize("processes", [1, 3])
+def test_everybody_knows_his_own_part_of_what_all_are_to_do(tasks: int, processes: int) -> None:
+    """A part is found without ranking everybody for everything, and is what the whole ranking says."""
+    rows = [
+        session(f"{task}.{process}", f"task-{task}", state=SessionState.LIVE if task else SessionState.DEAD)
+        for task in range(tasks + 1)
+        for process in range(processes)
+    ]
+    Random(tasks).shuffle(rows)
+    fleet = Fleet(rows)
+    for row in fleet.sessions:
+        judged, watched = fleet.duties(row.session)
+        others = [other.session for other in fleet.alive if other.session != row.session and row.alive]
+        assert judged == {other for other in others if row.session in fleet.judges(other)[0]}
+        assert watched == [other for other in others if any(row.session in part for part in fleet.judges(other))]
+    for key in map(str, range(50)):
+        assert sweepers(fleet, key) == rendezvous(key, [row.session for row in fleet.alive])[:SWEEPERS]
+
+
+def test_knowing_the_own_part_of_a_large_fleet_takes_few_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = 0
+    weights = module.weights
+
+    def counting(key: str) -> Callable[[str], bytes]:
+        weight = weights(key)
+
+        def counted(candidate: str) -> bytes:
+            nonlocal hashes
+            hashes += 1
+            return weight(candidate)
+
+        return counted
+
+    monkeypatch.setattr(module, "weights", counting)
+    sessions = 500
+    fleet = Fleet([session(f"s{number}") for number in range(sessions)])
+    fleet.duties("s7")
+    assert hashes < 60 * sessions
+    hashes = 0
+    for key in range(sessions):
+        fleet.turn("s7", str(key))
+    assert hashes < 20 * sessions
 
 
 def test_an_older_revision_gets_nothing_while_a_newer_one_has_room() -> None:
