@@ -32,6 +32,15 @@ CLOCK_RATE_RATIO = 1.10
 HEARTBEAT_CALL_SECONDS = 1.2
 """Longest time that one heartbeat call may take: 0.4 s to connect and 0.8 s to read."""
 
+UNANSWERED_SECONDS = HEARTBEAT_CALL_SECONDS + 0.4
+"""What a heartbeat call without an answer costs: itself, a pause of 0.2 s, and 0.2 s for the answer to a later one."""
+
+HURRIED_SECONDS = 0.25
+"""From a heartbeat that was answered late to the next one."""
+
+LONGEST_SECONDS = 3600
+"""A lease timing beyond this is a mistake of units."""
+
 SUPERVISOR_MEMORY_MIB = 64
 PROCESS_MEMORY_MIB = 128
 CONNECTION_MEMORY_KIB = 64
@@ -121,6 +130,7 @@ class Settings:
     def _rules(self) -> list[tuple[bool, str]]:
         takeover_floor = round(CLOCK_RATE_RATIO * (self.lease_self_fence_seconds + self.lease_drain_seconds), 6)
         heartbeat_ceiling = (self.lease_self_fence_seconds - HEARTBEAT_CALL_SECONDS) / 3
+        self_fence_floor = round(max(self.lease_heartbeat_seconds, HURRIED_SECONDS) + 2 * UNANSWERED_SECONDS, 6)
         capacity_ceiling = OPEN_FILES - FILES_BESIDE_CONNECTIONS
         buffer_floor = 2 * self.worker_capacity * CONNECTION_BUFFER_KIB / 1024
         process = PROCESS_MEMORY_MIB + self.worker_capacity * CONNECTION_MEMORY_KIB / 1024 + self.worker_buffer
@@ -169,6 +179,18 @@ class Settings:
                     f"(fleet:leaseSelfFenceSeconds - {HEARTBEAT_CALL_SECONDS} s of one call) / 3: "
                     "more lets two lost heartbeats put a healthy session on hold"
                 ),
+            ),
+            (
+                self.lease_self_fence_seconds >= self_fence_floor,
+                (
+                    f"fleet:leaseSelfFenceSeconds must be at least {self_fence_floor:g} = "
+                    f"max(fleet:leaseHeartbeatSeconds, {HURRIED_SECONDS}) + 2 * {UNANSWERED_SECONDS:g} s of a call "
+                    "without an answer: less lets two of them in a row put a healthy session on hold"
+                ),
+            ),
+            (
+                max(self.lease_self_fence_seconds, self.lease_takeover_seconds) <= LONGEST_SECONDS,
+                f"fleet:leaseSelfFenceSeconds and fleet:leaseTakeoverSeconds must be at most {LONGEST_SECONDS}",
             ),
             (
                 0 < self.lease_judge_poll_seconds <= self.lease_heartbeat_seconds,

@@ -15,20 +15,20 @@ from leases.conditions import Unknown, Written
 from leases.events import HeartbeatAcknowledged, HeartbeatUnknown, HoldBegan, HoldEnded, Observer, SessionOpened
 from leases.ports import Clock, Store
 from leases.rows import Load, SessionRow, SessionState
-from leases.timings import Timings
+from leases.timings import HURRIED_SECONDS, RETRY_SECONDS, Timings
 
 JITTER = 0.1
 """Heartbeats are spread by this share of the period, so that a fleet started together does not write together."""
-
-RETRY_SECONDS = 0.2
-HURRIED_SECONDS = 0.25
-"""With ids in the inbox, or a deadline already close, the next heartbeat follows after this long."""
 
 NEVER = float("-inf")
 
 
 class SessionOver(Exception):
     """The session has ended and cannot be revived. Everything it holds must be dropped at once."""
+
+
+class GivenUp(SessionOver):
+    """It has ended itself: on hold for too long."""
 
 
 class Session:
@@ -75,7 +75,13 @@ class Session:
     async def open(self) -> bool:
         """Write the session row. False: the id is taken, so take a new one. Raises `Unknown`."""
         sent_at = self._clock.now()
-        result = await self._store.write(writes.open_session(self.row))
+        try:
+            # Not even a call that hangs beyond every time-out of the SDK may keep this process out of the fleet. With
+            # an answer that comes after so long the session would be on hold from the start.
+            async with asyncio.timeout(self._timings.self_fence):
+                result = await self._store.write(writes.open_session(self.row))
+        except TimeoutError:
+            raise Unknown("open: no answer in time") from None
         if not isinstance(result, Written):
             return False
         self._acknowledge(sent_at)
@@ -195,7 +201,8 @@ class Session:
             self._held_since = now
             self._observer.saw(HoldBegan(self._load().held))
         elif now - self._held_since >= self._timings.give_up:
-            raise self._over(f"on hold for {now - self._held_since:.0f} s")
+            self.end()
+            raise GivenUp(f"on hold for {now - self._held_since:.0f} s")
 
     def _over(self, reason: str) -> SessionOver:
         self.end()

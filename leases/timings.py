@@ -5,6 +5,18 @@ from dataclasses import dataclass, fields
 ROUNDING = 1e-9
 """Seconds; 1.1 * 6 is not 6.6 in binary."""
 
+SHORTEST, LONGEST = 0.01, 3600.0
+"""Seconds: bounds of every duration. What lies beyond is a mistake of units."""
+
+RETRY_SECONDS = 0.2
+"""The longest pause between two attempts of one heartbeat."""
+
+HURRIED_SECONDS = 0.25
+"""With ids in the inbox, or a deadline already close, the next heartbeat follows after this long."""
+
+ANSWER_SECONDS = 0.2
+"""A good answer takes no longer: DynamoDB gives it within milliseconds, a stalled loop sees it a little later."""
+
 
 class IllegalTimings(ValueError):
     """A combination of timings under which two workers could own one connection, or none could keep it."""
@@ -36,18 +48,18 @@ class Timings:
     """ρ: the monotonic clocks of two machines run at rates within this ratio (NTP slews by at most 0.0005)."""
 
     call_timeout: float = 1.2
-    """The longest that one attempt of a heartbeat may take: connect 0.4 plus read 0.8."""
+    """A heartbeat is repeated when it has had no answer for so long; one that comes later still counts."""
 
     give_up: float = 120.0
     """A session on hold for this long ends itself, since its frames are by then too old to be of use."""
 
     def __post_init__(self) -> None:
+        if not self.rate_ratio >= 1:
+            raise IllegalTimings(f"rate_ratio must be at least 1, but is {self.rate_ratio}")
         for field in fields(self):
             value = getattr(self, field.name)
-            if not value > 0:
-                raise IllegalTimings(f"{field.name} must be above 0 seconds, but is {value}")
-        if self.rate_ratio < 1:
-            raise IllegalTimings(f"rate_ratio must be at least 1, but is {self.rate_ratio}")
+            if field.name != "rate_ratio" and not SHORTEST <= value <= LONGEST:
+                raise IllegalTimings(f"{field.name} must be from {SHORTEST} to {LONGEST:g} seconds, but is {value}")
         needed = self.rate_ratio * (self.self_fence + self.drain)
         if self.takeover < needed - ROUNDING:
             raise IllegalTimings(
@@ -59,6 +71,14 @@ class Timings:
             raise IllegalTimings(
                 f"heartbeat <= (self_fence - call_timeout) / 3 is broken: {self.heartbeat} > "
                 f"({self.self_fence} - {self.call_timeout}) / 3 = {longest:.3f}; two lost ones would fence the worker"
+            )
+        two_slow = max(self.heartbeat, HURRIED_SECONDS) + 2 * (self.call_timeout + RETRY_SECONDS + ANSWER_SECONDS)
+        if self.self_fence < two_slow - ROUNDING:
+            raise IllegalTimings(
+                f"self_fence >= max(heartbeat, {HURRIED_SECONDS}) + 2 * (call_timeout + {RETRY_SECONDS} + "
+                f"{ANSWER_SECONDS}) is broken: {self.self_fence} < max({self.heartbeat}, {HURRIED_SECONDS}) + 2 * "
+                f"({self.call_timeout} + {RETRY_SECONDS} + {ANSWER_SECONDS}) = {two_slow:.3f}; "
+                "two attempts in a row without an answer would put the worker on hold"
             )
         if self.judge_poll * 2 > self.takeover:
             raise IllegalTimings(

@@ -63,6 +63,11 @@ def test_keys_of_others_are_not_ours_to_judge(context: dict[str, Any]) -> None:
         ({"leaseTakeoverSeconds": 6.5}, "fleet:leaseTakeoverSeconds must be at least 6.6"),
         ({"leaseDrainSeconds": 0}, "fleet:leaseDrainSeconds"),
         ({"leaseHeartbeatSeconds": 1.5}, "fleet:leaseHeartbeatSeconds"),
+        (
+            {"leaseHeartbeatSeconds": 0.3, "leaseSelfFenceSeconds": 2.2},
+            "fleet:leaseSelfFenceSeconds must be at least 3.5",
+        ),
+        ({"leaseTakeoverSeconds": 1e300}, "fleet:leaseTakeoverSeconds must be at most 3600"),
         ({"leaseJudgePollSeconds": 1.5}, "fleet:leaseJudgePollSeconds"),
         ({"workerDrainSeconds": 93}, "fleet:workerDrainSeconds must be positive and at most 92"),
         ({"allowedHosts": "good.example,not a host"}, "fleet:allowedHosts"),

@@ -1,16 +1,18 @@
-"""The permission to emit, which several threads ask for."""
+"""The permission to emit, which several threads ask for, and the heartbeats that keep it."""
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import pytest
 
 from leases.clock import SystemClock
-from leases.conditions import Write, Written
+from leases.conditions import Unknown, Write, Written
 from leases.rows import Load, SessionRow, SessionState
 from leases.session import Session
-from leases.timings import Timings
+from leases.timings import ANSWER_SECONDS, Timings
+from tests.simulation.loop import LocalClock, Loop, Timetable
 from tests.simulation.table import apply
 from tests.unit.worker.outputs import until
 
@@ -49,7 +51,34 @@ class Hanging:
         return Written(self.rows[-1])
 
 
-async def opened(clock: Any, table: Any = None, timings: Timings | None = None) -> Session:
+class Slow:
+    """Answers some attempts of heartbeats not at all, and all other calls as late as a good answer may come."""
+
+    def __init__(self, slow: Callable[[int, int], bool], answer: float) -> None:
+        self.slow, self.answer = slow, answer
+        """Which: told the heartbeat's number, and how many attempts of it there were before."""
+        self.attempts: dict[int, int] = {}
+        self.row: dict[str, Any] | None = None
+
+    async def write(self, write: Write) -> Written:
+        await asyncio.sleep(self.answer)
+        seq = write.set["seq"]
+        before = self.attempts.get(seq, 0)
+        self.attempts[seq] = before + 1
+        if write.name == "heartbeat" and self.slow(seq, before):
+            await asyncio.Event().wait()
+        self.row = apply(write, self.row)
+        return Written(self.row)
+
+
+class Latest:
+    """Chooses the longest pause each time."""
+
+    def uniform(self, least: float, most: float) -> float:
+        return most
+
+
+async def opened(clock: Any, table: Any = None, timings: Timings | None = None, rng: Any = None) -> Session:
     row = SessionRow(
         session="s",
         state=SessionState.LIVE,
@@ -70,7 +99,7 @@ async def opened(clock: Any, table: Any = None, timings: Timings | None = None) 
         store=store,
         clock=clock,
         timings=timings or Timings(),
-        rng=Random(1),
+        rng=rng or Random(1),
         load=Load,
         observer=nobody,
     )
@@ -120,3 +149,63 @@ async def test_an_attempt_that_hangs_does_not_keep_the_next_one_from_being_made(
     await until(lambda: len(table.seqs) >= 4)
     assert table.seqs[:4] == [1, 1, 2, 2]
     running.cancel()
+
+
+async def test_an_opening_that_hangs_is_given_up_once_its_answer_would_be_of_no_use() -> None:
+    timings = Timings(heartbeat=0.05, self_fence=1.15, drain=0.2, takeover=2.5, call_timeout=0.05)
+    with pytest.raises(Unknown, match="open: no answer in time"):
+        await opened(SystemClock(), Slow(lambda *_: False, answer=3600), timings)
+
+
+TIGHT = (
+    Timings(),
+    Timings(self_fence=4.2),
+    Timings(heartbeat=0.3, self_fence=3.5, takeover=5.0),
+    Timings(heartbeat=0.05, self_fence=3.45, takeover=5.0),
+    Timings(heartbeat=1.0, self_fence=5.5, takeover=8.0, call_timeout=1.85),
+)
+"""The defaults, and timings at the bound of the rule about two slow attempts."""
+
+PATTERNS = {
+    "the first attempt of each heartbeat": lambda seq, before: before == 0,
+    "two attempts of each second heartbeat": lambda seq, before: seq % 2 == 0 and before < 2,
+}
+
+
+def gaps(timings: Timings, slow: Callable[[int, int], bool], answer: float) -> list[float]:
+    """When a session with heartbeats slowed down may not emit, in seconds of a clock that costs no time."""
+    timetable = Timetable()
+    clock = LocalClock(timetable, 1.0, wall=1_800_000_000.0)
+    failures: list[BaseException] = []
+    loop = Loop(clock, lambda: None, lambda error, _: failures.append(error))
+    held: list[float] = []
+
+    async def watch() -> None:
+        session = await opened(clock, Slow(slow, answer), timings, Latest())
+        asyncio.get_running_loop().create_task(session.run())
+        while True:
+            await asyncio.sleep(0.005)
+            if not session.may_emit():
+                held.append(clock.now())
+
+    loop.create_task(watch())
+    while timetable.now < 60:
+        loop.step(None)
+        timer = loop.next_timer()
+        assert timer is not None
+        timetable.run(clock.world(timer))
+    loop.bury()
+    assert not failures
+    return held
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("timings", TIGHT, ids=str)
+def test_two_slow_attempts_in_a_row_take_no_right_to_emit(timings: Timings, pattern: str) -> None:
+    assert gaps(timings, PATTERNS[pattern], ANSWER_SECONDS - 0.01) == []
+
+
+def test_the_rule_is_no_stricter_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Timings, "__post_init__", lambda _: None)
+    slow = PATTERNS["two attempts of each second heartbeat"]
+    assert gaps(Timings(self_fence=4.2 - 0.1), slow, ANSWER_SECONDS)

@@ -23,7 +23,7 @@ def test_what_is_not_set_has_the_documented_value() -> None:
 def test_every_timing_can_be_set() -> None:
     found = settings(
         LEASE_HEARTBEAT_SECONDS="0.9",
-        LEASE_SELF_FENCE_SECONDS="4",
+        LEASE_SELF_FENCE_SECONDS="4.5",
         LEASE_DRAIN_SECONDS="0.5",
         LEASE_TAKEOVER_SECONDS="6",
         LEASE_JUDGE_POLL_SECONDS="0.25",
@@ -31,7 +31,7 @@ def test_every_timing_can_be_set() -> None:
         LEASE_RATE_RATIO="1.2",
     )
     assert found.timings == Timings(
-        heartbeat=0.9, self_fence=4, drain=0.5, takeover=6, judge_poll=0.25, give_up=30, rate_ratio=1.2
+        heartbeat=0.9, self_fence=4.5, drain=0.5, takeover=6, judge_poll=0.25, give_up=30, rate_ratio=1.2
     )
 
 
@@ -65,6 +65,11 @@ def test_a_missing_name_is_refused(name: str) -> None:
             {"LEASE_TAKEOVER_SECONDS": "6"},
             r"takeover >= rate_ratio \* \(self_fence \+ drain\) .*LEASE_TAKEOVER_SECONDS",
         ),
+        (
+            {"LEASE_HEARTBEAT_SECONDS": "0.3", "LEASE_SELF_FENCE_SECONDS": "2.2"},
+            r"self_fence >= max\(heartbeat, 0.25\) \+ 2 \* .* 2.2 < .*LEASE_SELF_FENCE_SECONDS",
+        ),
+        ({"LEASE_TAKEOVER_SECONDS": "1e300"}, r"takeover must be from .* 1e\+300 .*LEASE_TAKEOVER_SECONDS"),
     ],
 )
 def test_what_breaks_a_rule_is_refused(variables: dict[str, str], message: str) -> None:
