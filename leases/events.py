@@ -43,7 +43,16 @@ class HoldEnded:
 
 @dataclass(frozen=True, slots=True)
 class SessionLost:
-    """The session is over against its will: declared dead by another, or by itself after too long a hold."""
+    """The answer to a heartbeat proved that the session is over: declared dead by another, or its row gone."""
+
+    session: str
+    held: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionGivenUp:
+    """The session ended itself after too long a hold: nobody had answered it."""
 
     session: str
     held: int
@@ -199,6 +208,7 @@ Event = (
     | HoldBegan
     | HoldEnded
     | SessionLost
+    | SessionGivenUp
     | DeclaredDead
     | VerdictRefused
     | Claimed

@@ -21,7 +21,7 @@ from leases.moving import Mover
 from leases.persist import Persistent
 from leases.ports import Clock, Hints, Host, Store
 from leases.rows import DeadBy, Load, SessionRow, SessionState
-from leases.session import Session, SessionOver
+from leases.session import GivenUp, Session, SessionOver
 from leases.sweeper import Sweeper
 from leases.timings import Timings
 
@@ -246,7 +246,8 @@ class Member:
         try:
             await session.run()
         except SessionOver as over:
-            self._observer.saw(events.SessionLost(session.id, len(holdings), str(over)))
+            ended = events.SessionGivenUp if isinstance(over, GivenUp) else events.SessionLost
+            self._observer.saw(ended(session.id, len(holdings), str(over)))
             self._drop(holdings)
             raise
 
@@ -283,7 +284,7 @@ class Member:
                 holding.runner.hold()
             await session.until_emit()
             for holding in holdings.held:
-                holding.runner.resume()
+                holding.resume()
 
     async def _pass_on_stop(self, session: Session) -> None:
         """Say in the session row that this process drains, so that nobody offers it anything."""

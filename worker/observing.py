@@ -41,6 +41,11 @@ class Watching:
                 self._warn(
                     f"Session lost; dropping {held} connections and opening a new one", Event.LEASE_LOST, reason=reason
                 )
+            case events.SessionGivenUp(_, held, reason):
+                count(metrics.SESSIONS_DECLARED_DEAD, label=metrics.Cause.SELF)
+                self._warn(
+                    f"Session given up; dropping {held} connections and opening a new one", Event.ON_HOLD, reason=reason
+                )
             case events.DeclaredDead(session, silent):
                 count(metrics.SESSIONS_DECLARED_DEAD, label=metrics.Cause.JUDGE)
                 self._warn(f"Declared {session} dead after {silent:.1f} s of silence; sweeping it", Event.DECLARED_DEAD)

@@ -71,7 +71,7 @@ def _plain(value: Any) -> str:
 def _bears_on(entry: tuple[Any, ...], connection: str | None) -> bool:
     if entry[1] in ("FAULT", "fault on", "open", "declare_dead", "VIOLATION", "drain"):
         return True
-    if type(entry[1]).__name__ in ("SessionLost", "HoldBegan", "HoldEnded", "SessionOpened", "DeclaredDead"):
+    if type(entry[1]).__name__.startswith(("Session", "Hold", "DeclaredDead")):
         return True
     if connection is None:
         return entry[1] not in ("landed", "checkpoint", "status")
