@@ -24,7 +24,7 @@ from leases.inboxes import Inboxes, Told
 from leases.ports import Clock, Parting
 from leases.rows import ConnectionRow, Offer, SessionRow, SessionState, session_key
 
-OFFER_SECONDS = 25.0
+OFFER_SECONDS = 30.0
 """How long an owner waits for a standby to become ready before it takes its offer back: even where every answer of the
 table takes three seconds, a standby needs less."""
 TELL_AGAIN_SECONDS = 5.0

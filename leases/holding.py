@@ -56,6 +56,8 @@ class Holding:
         """As an owner with an offer outstanding: resolves to whether the standby is ready."""
         self.answered = False
         """As a standby: whether it has written, or begun to write, that it is ready."""
+        self._leaving = False
+        """Whether it is being let go, or was."""
         self.invited = False
         """As an owner: whether another session may be standing by."""
         self.named_at = clock.now()
@@ -96,6 +98,7 @@ class Holding:
         self.row = row
         self.phase = Phase.HELD
         self.offer = None
+        self._leaving = False
         self._not_before = not_before
         self._held.set()
         self.runner.begin(self, handoff)
@@ -107,6 +110,7 @@ class Holding:
 
         Not before this holding might have emitted itself: a standby that it is transferred to emits at once.
         """
+        self._leaving = True
         remains = await self.runner.settle(parting)
         await asyncio.sleep(max(0.0, self._not_before - self._clock.now()))
         if self.phase is not Phase.HELD:
@@ -114,6 +118,11 @@ class Holding:
         self.phase = Phase.SETTLED
         self._held.clear()
         return remains
+
+    def resume(self) -> None:
+        """The session is not on hold any more. What is being let go opens no socket for that."""
+        if not self._leaving:
+            self.runner.resume()
 
     def abort(self) -> None:
         """Emit nothing more, from now."""

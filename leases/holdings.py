@@ -485,10 +485,8 @@ class Holdings:
     # Standing by
 
     async def _stand_by(self, row: ConnectionRow, offer: Offer, holding: Holding | None) -> None:
-        if self.session.on_hold:
-            # For a moment, or for long: the offer is told again, until its owner has waited long enough.
-            return
-        if self.session.draining.is_set() or (holding is None and not self.room):
+        full = len(self) >= self.session.row.capacity
+        if self.session.draining.is_set() or (holding is None and full):
             if holding is not None:
                 self._dismiss(holding, "this worker stops")
             await self.insist.write(writes.decline(row, offer))

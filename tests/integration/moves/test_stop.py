@@ -6,7 +6,7 @@ One fleet goes through all of them: each time a task of a newer revision takes o
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -16,7 +16,7 @@ from local.processes import Processes
 from local.tasks import Task
 from tests.chaos.arena import Arena, Mark, Scale, arena
 from tests.chaos.conftest import Show
-from tests.support.proxy import Delay, Rule
+from tests.support.proxy import UNAVAILABLE, Delay, Rule, to_table
 
 SCALE = Scale(connections=30, period=0.5)
 FIRST_REVISION = 1000
@@ -33,11 +33,11 @@ class Relay:
     runner: Task
     number: int = 0
 
-    def next(self) -> tuple[Task, str]:
+    def next(self, variables: Mapping[str, str] | None = None) -> tuple[Task, str]:
         """Start a task of a newer revision; returns the one that is to stop, and its name."""
         old, name = self.runner, str(self.number)
         self.number += 1
-        self.runner = self.fleet.start(str(self.number), revision=FIRST_REVISION + self.number)
+        self.runner = self.fleet.start(str(self.number), variables, revision=FIRST_REVISION + self.number)
         self.fleet.calm()
         return old, name
 
@@ -89,10 +89,11 @@ def test_a_connection_that_ends_meanwhile_is_stopped(relay: Relay, show: Show) -
     relay.check(before, gaps=False)
 
 
-def test_answers_that_come_late_change_nothing(relay: Relay, show: Show) -> None:
+@pytest.mark.parametrize("share", [pytest.param(0.2, marks=pytest.mark.soak), 1.0], ids=["some", "all"])
+def test_answers_that_come_late_change_nothing(relay: Relay, share: float, show: Show) -> None:
     old, name = relay.next()
     fleet, before = relay.fleet, relay.fleet.mark()
-    rule = Rule(LATE, lambda call: call.caller == name, share=0.2)
+    rule = Rule(LATE, lambda call: call.caller == name, share=share)
     with fleet.proxy.fault(rule):
         ends = fleet.stop([old], STOP_SECONDS)
     show({"exitSeconds": ends, "lateAnswers": rule.struck})
@@ -102,14 +103,26 @@ def test_answers_that_come_late_change_nothing(relay: Relay, show: Show) -> None
 
 
 @pytest.mark.soak
-def test_a_table_that_is_always_late_keeps_nobody(relay: Relay, show: Show) -> None:
-    old, name = relay.next()
+def test_a_table_that_is_late_for_everybody_changes_nothing(relay: Relay, show: Show) -> None:
+    old, _ = relay.next()
     fleet, before = relay.fleet, relay.fleet.mark()
-    rule = Rule(LATE, lambda call: call.caller == name)
+    rule = Rule(LATE)
     with fleet.proxy.fault(rule):
         ends = fleet.stop([old], STOP_SECONDS)
-    show({"exitSeconds": ends, "exitCode": old.exit_code, "lateAnswers": rule.struck})
-    # It cannot know whether it has let anything go, and says so.
+    show({"exitSeconds": ends, "lateAnswers": rule.struck})
+    assert old.exit_code == 0
+    relay.check(before, gaps=False)
+
+
+@pytest.mark.soak
+def test_a_table_that_never_answers_keeps_nobody_and_the_exit_code_says_so(relay: Relay, show: Show) -> None:
+    fleet = relay.fleet
+    fleet.stop([relay.next({"WORKER_DRAIN_SECONDS": "2"})[0]], STOP_SECONDS)
+    old, name = relay.next()
+    before = fleet.mark()
+    with fleet.proxy.fault(Rule(UNAVAILABLE, lambda call: call.caller == name and to_table(call))):
+        ends = fleet.stop([old], STOP_SECONDS)
+    show({"exitSeconds": ends})
     assert old.exit_code == 1
     relay.check(before, gaps=True)
 
