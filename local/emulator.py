@@ -22,7 +22,7 @@ def start(processes: Processes) -> tuple[Child, Aws]:
     """Start an emulator and wait until it answers; raises `EmulatorError`."""
     for _ in range(ATTEMPTS):
         port = _free_port()
-        child = processes.spawn("emulator", [sys.executable, "-m", "ministack"], env=_environment(processes, port))
+        child = processes.spawn("emulator", [sys.executable, "-m", "local.emulated"], env=_environment(processes, port))
         aws = Aws(f"http://127.0.0.1:{port}")
         deadline = time.monotonic() + START_SECONDS
         while child.poll() is None and time.monotonic() < deadline:
