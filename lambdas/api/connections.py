@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from connections import identity, rows, strict_json
@@ -14,8 +14,10 @@ from lambdas.api import answers
 from lambdas.api.http import Json, conflict, not_found, read
 from lambdas.api.notify import Notifier
 from lambdas.api.patience import changing
+from lambdas.sessions import sessions
 from leases.conditions import Unknown, Write
 from leases.dynamodb import Table
+from leases.fleet import Fleet
 from leases.rows import (
     ConnectionRow,
     Desired,
@@ -29,6 +31,9 @@ from leases.rows import (
 
 CHANGE_ATTEMPTS = 5
 """A change that other changes overtake this often is left to its sender."""
+
+NO_CAPACITY = "no_capacity"
+"""The reason of a connection that waits while no live worker has room."""
 
 DIGEST_BYTES = 16
 IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?")
@@ -49,13 +54,15 @@ class View:
     spec: ConnectionSpec | None = None
     session: Item | None = None
     """The row of the owner's session."""
+    reason: str | None = None
+    """Why it waits, where that is known."""
 
     def answer(self) -> answers.Connection:
         """The connection as the API shows it."""
         document: answers.Connection = {
             "connectionId": self.row.connection,
             "desired": self.row.desired.value,
-            "status": observed(self.row),
+            "status": observed(self.row) if self.reason is None else {**observed(self.row), "reason": self.reason},
             "owner": self.row.owner if is_session(self.row.owner) else None,
             "epoch": self.row.epoch,
             "generation": self.row.generation,
@@ -130,6 +137,13 @@ class Connections:
         keys = [rows.current_spec(row), *([session_key(str(row.owner))] if is_session(row.owner) else ())]
         found = self.table.get_many(keys)
         return View(row, _readable(found.get(keys[0])), found.get(keys[-1]) if is_session(row.owner) else None)
+
+    def look(self, connection: str) -> View:
+        """One connection, with the reason why it has no owner, if that is want of room: no row says so."""
+        view = self.get(connection)
+        if not is_free(view.row.owner) or Fleet(list(sessions(self.table))).room:
+            return view
+        return replace(view, reason=NO_CAPACITY)
 
     def change(self, connection: str, body: bytes) -> View:
         """Replace fields of the request, pause or resume. A connection that is FAILED is tried again."""

@@ -48,7 +48,7 @@ patience = Patience()
 
 def create(request: Request) -> Response:
     """POST /connections"""
-    connection = connection_id(request.caller, request.headers.get("idempotency-key"), request.fresh_id)
+    connection = connection_id(request.caller, request.key, request.fresh_id)
     view = connections.create(request.body, connection)
     count(metrics, CONNECTIONS_REQUESTED)
     return Response(HTTPStatus.ACCEPTED, view.answer(), {"Location": f"./connections/{view.row.connection}"})
@@ -67,7 +67,7 @@ def ok(body: Mapping[str, object]) -> Response:
 ROUTES: Mapping[str, Callable[[Request], Response]] = {
     "POST /connections": create,
     "GET /connections": lambda request: ok(listing.page(table, request.query)),
-    "GET /connections/{id}": lambda request: ok(connections.get(request.id).answer()),
+    "GET /connections/{id}": lambda request: ok(connections.look(request.id).answer()),
     "PATCH /connections/{id}": lambda request: accepted(connections.change(request.id, request.body).answer()),
     "DELETE /connections/{id}": lambda request: accepted(connections.stop(request.id).answer()),
     "POST /connections/{id}/force-release": lambda request: accepted(releases.force(request.id, request.body).answer()),

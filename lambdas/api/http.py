@@ -72,8 +72,8 @@ class Request:
     id: str
     """The path parameter, or nothing."""
     query: Mapping[str, str]
-    headers: Mapping[str, str]
-    """By name in lower case."""
+    key: str | None
+    """The Idempotency-Key."""
     body: bytes
     caller: str
     fresh_id: str
@@ -87,7 +87,7 @@ class Request:
             route=f"{event['httpMethod']} {event['resource']}",
             id=(event.get("pathParameters") or {}).get("id", ""),
             query=_once(event.get("multiValueQueryStringParameters") or {}, "the query"),
-            headers=_headers(event),
+            key=_key(event),
             body=_body(event),
             caller=caller(principal),
             fresh_id=identity.random_id(),
@@ -107,7 +107,7 @@ class Response:
         return {
             "statusCode": self.status.value,
             "headers": {"Content-Type": "application/json", "Cache-Control": "no-store", **self.headers},
-            "body": json.dumps(self.body, ensure_ascii=False),
+            "body": json.dumps(self.body),
             "isBase64Encoded": False,
         }
 
@@ -139,11 +139,12 @@ def _once(parameters: Mapping[str, list[str]], where: str) -> dict[str, str]:
     return {name: values[0] for name, values in parameters.items()}
 
 
-def _headers(event: Mapping[str, Any]) -> dict[str, str]:
-    headers: dict[str, list[str]] = {}
-    for name, values in (event.get("multiValueHeaders") or {}).items():
-        headers.setdefault(name.lower(), []).extend(values)
-    return {name: ", ".join(values) for name, values in headers.items()}
+def _key(event: Mapping[str, Any]) -> str | None:
+    headers: Mapping[str, list[str]] = event.get("multiValueHeaders") or {}
+    given = [value for name, values in headers.items() if name.lower() == "idempotency-key" for value in values]
+    if len(given) > 1:
+        raise Refusal("invalid_value", "given more than once", "Idempotency-Key")
+    return given[0] if given else None
 
 
 def _body(event: Mapping[str, Any]) -> bytes:

@@ -17,7 +17,7 @@ from lambdas.api.release import Clock, Releases
 from lambdas.clients import ATTEMPT_SECONDS
 from leases.conditions import AllOf, Equals, Write, Written
 from leases.dynamodb import Table
-from leases.rows import ConnectionRow, DeadBy, Desired, SessionRow, connection_key, session_key
+from leases.rows import ConnectionRow, DeadBy, Desired, SessionRow, SessionState, connection_key, session_key
 from leases.writes import claim, declare_dead, fail, finalize
 from tests.unit.lambdas.conftest import Queue, request
 
@@ -82,7 +82,27 @@ def inbox(table: Table, session: str) -> frozenset[str]:
 # POST
 
 
-def test_a_request_becomes_a_row_and_a_hint(api: Api, table: Table, queue: Queue) -> None:
+def test_what_waits_for_room_says_so(api: Api, table: Table, worker: Callable[..., SessionRow]) -> None:
+    connection = api.new()
+
+    def status() -> dict[str, Any]:
+        shown: dict[str, Any] = api("GET", "/connections/{id}", connection=connection)[1]["status"]
+        return shown
+
+    assert (status()["state"], status()["reason"]) == ("PENDING", "no_capacity")
+    worker("full", held=10)
+    worker("draining", state=SessionState.DRAINING)
+    assert status()["reason"] == "no_capacity"
+    worker("roomy", held=9)
+    assert "reason" not in status()
+    claimed(table, connection, "roomy")
+    assert "reason" not in status()
+
+
+def test_a_request_becomes_a_row_and_a_hint(
+    api: Api, table: Table, queue: Queue, worker: Callable[..., SessionRow]
+) -> None:
+    worker("roomy")
     status, answer = api.create({"url": URL + "?q=1", "labels": {"a": "b"}, "headers": {"X": "y"}})
     assert status == 202
     connection = answer["connectionId"]
@@ -130,6 +150,13 @@ def test_keys_of_different_callers_and_no_keys_are_different_connections(api: Ap
 def test_odd_keys_are_refused(api: Api, key: str) -> None:
     status, answer = api.create(None, key)
     assert (status, answer["error"]["field"]) == (400, "Idempotency-Key")
+
+
+def test_two_keys_are_none(api: Api, table: Table) -> None:
+    for headers in ({"Idempotency-Key": ["a", "b"]}, {"Idempotency-Key": ["a"], "idempotency-key": ["a"]}):
+        status, answer = api.event(request("POST", "/connections", {"url": URL}) | {"multiValueHeaders": headers})
+        assert (status, answer["error"]["field"]) == (400, "Idempotency-Key")
+    assert table.client.scan(TableName=table.name)["Count"] == 0
 
 
 def test_a_stopped_connection_answers_its_key(api: Api) -> None:
@@ -458,6 +485,12 @@ def test_a_list_by_label_knows_the_labels_of_now(api: Api) -> None:
 def test_bad_parameters_are_named(api: Api, query: dict[str, str], field: str) -> None:
     status, answer = api("GET", "/connections", query=query)
     assert (status, answer["error"]["field"]) == (400, field)
+
+
+def test_a_name_that_no_text_may_hold_is_named_in_an_answer_that_can_be_sent(api: Api) -> None:
+    event = request("GET", "/connections", query={"\udcff": "x"})
+    answer = api.module.handler(event, CONTEXT)
+    assert (answer["statusCode"], answer["body"].isascii()) == (400, True)
 
 
 def test_a_parameter_given_twice_is_refused(api: Api) -> None:
