@@ -78,8 +78,8 @@ class VerdictRefused:
 class Claimed:
     """A connection is owned by this worker now.
 
-    `dead_by` tells how its last owner ended, None if it was free; `outage` how many seconds ago that was, by the wall
-    clocks of two machines, which is good enough to show.
+    `dead_by` tells how its last owner ended, None if it was free; `outage` how many seconds ago it ended or released
+    the connection, by the wall clocks of two machines, which is good enough to show; None if there was no last owner.
     """
 
     connection: str

@@ -49,7 +49,7 @@ class Cause(StrEnum):
     SELF = "self"
     """The session gave itself up after two minutes on hold."""
     RELEASE = "release"
-    """The owner released the connection without a successor that was ready."""
+    """The owner released the connection, for want of a ready successor, or since it allows no second socket."""
 
 
 class Reason(StrEnum):
@@ -158,7 +158,7 @@ CLAIM_CONFLICTS = Metric("ClaimConflicts", Unit.COUNT, "Claims that somebody els
 OUTAGE = Metric(
     "Outage",
     Unit.SECONDS,
-    "Time from the old owner's end, as far as the new one can know it, to the open socket of the new one. "
+    "Time from the old owner's end, in whole seconds of its clock, to the claim by the new one. "
     "Its sample count is the number of failovers.",
     dimension=CAUSE,
 )

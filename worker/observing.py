@@ -53,8 +53,9 @@ class Watching:
                 self._info(f"{session} moved just in time; watching it anew")
             case events.Claimed(_, _, _, dead_by, outage):
                 count(metrics.CLAIMS)
-                if dead_by is not None and outage is not None:
-                    self._meter.sample(metrics.OUTAGE, outage, metrics.Cause(dead_by.value))
+                if outage is not None:
+                    cause = metrics.Cause.RELEASE if dead_by is None else metrics.Cause(dead_by.value)
+                    self._meter.sample(metrics.OUTAGE, outage, cause)
             case events.UnreadableRow(key):
                 self._warn(f"The row {key.pk} {key.sk} cannot be read; leaving it, and what it is about, as they are")
             case events.StruckOut(connection, strikes):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from leases import events
+from leases.rows import DeadBy
 from worker import observing
 from worker.metering import Meter
 from worker.observing import Watching
@@ -71,3 +72,12 @@ def test_a_heartbeat_without_an_answer_is_neither(told: Told) -> None:
 def test_whoever_declares_another_dead_counts_it_by_cause(told: Told) -> None:
     metrics = told.of(events.DeclaredDead("s", 7.2), events.VerdictRefused("t"))
     assert metrics == {"SessionsDeclaredDead judge": 1}
+
+
+def test_a_failover_is_counted_by_its_cause_and_a_first_claim_is_none(told: Told) -> None:
+    metrics = told.of(
+        events.Claimed("c", 8, "s", DeadBy.EXIT, 3.0),
+        events.Claimed("c", 9, "FREE#1", None, 2.0),
+        events.Claimed("d", 8, "FREE#1", None, None),
+    )
+    assert metrics == {"Claims": 3, "Outage exit": 3, "Outage release": 2}
