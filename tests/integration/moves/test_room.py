@@ -49,7 +49,8 @@ def test_full_beyond_full_and_evened_out(size: Size, processes: Processes, show:
         audited = fleet.invoke("audit", {})
         assert {path for path, row in fleet.rows().items() if is_free(row.owner)} == beyond
         assert (audited["ConnectionsPending"], audited["ConnectionsHeld"]) == (size.more, scale.connections)
-        assert {fleet.shown(path)["status"]["state"] for path in beyond} == {State.PENDING}
+        waiting = [fleet.shown(path)["status"] for path in beyond]
+        assert {(status["state"], status["reason"]) for status in waiting} == {(State.PENDING, "no_capacity")}
 
         before = fleet.mark()
         begun = time.monotonic()
