@@ -220,7 +220,7 @@ class Monitor:
         )
         if after is None:
             return
-        if name == "ready":
+        if name == "ready" and after != before:
             self._ready_at[connection_of(write.key.pk)] = self._timetable.now
         if name == "open":
             self.lives[write.key.sk] = Life(process, self._timetable.now)
