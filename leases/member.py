@@ -19,6 +19,7 @@ from leases.holdings import Considered, Holdings
 from leases.judging import Judging
 from leases.moving import Mover
 from leases.persist import Persistent
+from leases.placement import outdated
 from leases.ports import Clock, Hints, Host, Store
 from leases.rows import DeadBy, Load, SessionRow, SessionState
 from leases.session import GivenUp, Session, SessionOver
@@ -103,7 +104,9 @@ class Member:
     @property
     def room(self) -> int:
         """Connections that may be taken now."""
-        return self.holdings.room if self.holdings is not None else 0
+        if self.holdings is None or outdated(self.view.current, self._identity.revision):
+            return 0
+        return self.holdings.room
 
     @property
     def ahead(self) -> bool:

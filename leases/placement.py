@@ -23,6 +23,11 @@ def share(fleet: Fleet, session: str, held: int, orphans: int) -> int:
     return max(0, min(fair, own.capacity) - held)
 
 
+def outdated(fleet: Fleet, revision: int) -> bool:
+    """Whether a newer revision has room: then this one takes no new work, which it would soon have to hand over."""
+    return any(row.revision > revision and row.held < row.capacity for row in fleet.takers)
+
+
 class Targets:
     """Hand-over targets of one session. Its promises are counted until a fresh listing shows them as held."""
 

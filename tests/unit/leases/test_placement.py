@@ -1,20 +1,20 @@
 """To whom connections are handed over."""
 
 from leases.fleet import Fleet
-from leases.placement import Targets
+from leases.placement import Targets, outdated
 from leases.rows import SessionRow, SessionState
 
 
-def session(name: str, task: str, held: int) -> SessionRow:
+def session(name: str, task: str, held: int, revision: int = 1, state: SessionState = SessionState.LIVE) -> SessionRow:
     return SessionRow(
         session=name,
-        state=SessionState.LIVE,
+        state=state,
         seq=1,
         takeover_ms=7000,
         capacity=100,
         held=held,
         rate=0,
-        revision=1,
+        revision=revision,
         task_arn=task,
         inbox=frozenset(),
         opened_at=0,
@@ -31,3 +31,13 @@ def test_with_nobody_else_a_process_of_the_own_task_will_do() -> None:
     fleet = Fleet([session("me", "task", 10), session("beside", "task", 50), session("full", "else", 100)])
     assert Targets("me").choose(fleet) == "beside"
     assert Targets("me").choose(fleet, {"beside"}) is None
+
+
+def test_an_older_revision_takes_no_new_work_while_a_newer_one_has_room() -> None:
+    old, full = session("old", "a", 10), session("full", "b", 100, revision=2)
+    assert not outdated(Fleet([old]), 1)
+    assert not outdated(Fleet([old, full]), 1)
+    assert not outdated(Fleet([old, session("leaves", "c", 0, revision=2, state=SessionState.DRAINING)]), 1)
+    roomy = Fleet([old, full, session("new", "d", 99, revision=2)])
+    assert outdated(roomy, 1)
+    assert not outdated(roomy, 2)
