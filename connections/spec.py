@@ -6,7 +6,6 @@ in text frames. Every other `$` is just a `$`.
 """
 
 import base64
-import binascii
 import re
 from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar
 
@@ -95,7 +94,7 @@ def _headers(headers: dict[str, str]) -> dict[str, str]:
 def _base64(text: str) -> str:
     try:
         base64.b64decode(text, validate=True)
-    except binascii.Error:
+    except ValueError:
         _error("not base64")
     return text
 

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from http import HTTPStatus
 from typing import Any
 
@@ -75,6 +75,9 @@ ROUTES: Mapping[str, Callable[[Request], Response]] = {
     "POST /workers/{id}/drain": lambda request: accepted(workers.drain(table, request.id)),
 }
 
+PARAMETERS: Mapping[str, Set[str]] = {"GET /connections": listing.PARAMETERS}
+"""Of the query, by route."""
+
 
 def handler(event: Mapping[str, Any], _: LambdaContext) -> Json:
     """Answer one request."""
@@ -89,6 +92,8 @@ def answer(event: Mapping[str, Any]) -> Response:
         route = ROUTES.get(request.route)
         if route is None:
             raise not_found("route")
+        for name in request.query.keys() - PARAMETERS.get(request.route, frozenset()):
+            raise Refusal("unknown_field", "unknown parameter", name[:128])
         return patience.answered(lambda: route(request))
     except (Refusal, ApiError) as refused:
         count(metrics, REQUESTS_REFUSED)

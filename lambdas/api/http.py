@@ -154,6 +154,8 @@ def _body(event: Mapping[str, Any]) -> bytes:
             body = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
             raise Refusal("invalid_json", "the body is not base64, although it is marked so") from None
+    elif "\ufffd" in text:
+        raise Refusal("invalid_json", "the body is not UTF-8 (where U+FFFD itself is meant, write \\ufffd)")
     else:
         # A lone surrogate cannot have been sent as UTF-8; it becomes what the parser refuses.
         body = text.encode("utf-8", errors="surrogatepass")

@@ -146,6 +146,8 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     ({"onOpen": [{"text": "a", "base64": "AA=="}]}, "invalid_value", "onOpen[0]"),
     ({"onOpen": [{"base64": "AA="}]}, "invalid_value", "onOpen[0].base64"),
     ({"onOpen": [{"base64": "not base64!"}]}, "invalid_value", "onOpen[0].base64"),
+    ({"onOpen": [{"base64": "AAé="}]}, "invalid_value", "onOpen[0].base64"),
+    ({"onOpen": [{"base64": "-_-_"}]}, "invalid_value", "onOpen[0].base64"),
     ({"onOpen": ["x" * (MAX_FRAME_BYTES + 1)]}, "invalid_value", "onOpen[0].text"),
     ({"onOpen": ["x"] * (MAX_STEPS + 1)}, "invalid_value", "onOpen"),
     ({"onOpen": [{"waitFor": {}}]}, "invalid_value", "onOpen[0].waitFor"),

@@ -200,6 +200,7 @@ BAD_BODIES: list[tuple[str | None, str]] = [
     ('{"url":"a","url":"b"}', "invalid_json"),
     ('{"url":"\\ud800"}', "invalid_json"),
     ('{"url":"\ud800"}', "invalid_json"),
+    ('{"url":"wss://a.example/","onOpen":["\ufffd"]}', "invalid_json"),
     ("[" * 5000, "invalid_json"),
     ('{"staleAfterSeconds":' + "9" * 400 + "}", "invalid_json"),
     ("[]", "invalid_type"),
@@ -361,6 +362,27 @@ def test_a_failed_connection_is_tried_again(
     assert queue.take() == [connection]
 
 
+def test_another_url_leaves_a_paused_connection_paused_and_tries_a_failed_one_again(
+    api: Api, table: Table, queue: Queue, worker: Callable[..., SessionRow]
+) -> None:
+    worker("s1")
+    moved = {"url": "wss://moved.example.com/"}
+    paused = api.new(desired="PAUSED")
+    status, answer = api("PATCH", "/connections/{id}", moved, connection=paused)
+    assert (status, answer["desired"], answer["status"]["state"], answer["generation"]) == (202, "PAUSED", "PAUSED", 2)
+    assert (answer["request"]["url"], queue.take()) == (moved["url"], [])
+    failed = api.new()
+    table.write(fail(claimed(table, failed, "s1"), {"state": "FAILED", "since": "x"}, None))
+    queue.take()
+    status, answer = api("PATCH", "/connections/{id}", moved, connection=failed)
+    assert (status, answer["status"]["state"], answer["request"]["url"]) == (202, "PENDING", moved["url"])
+    assert queue.take() == [failed]
+    stopped = api.new()
+    api("DELETE", "/connections/{id}", connection=stopped)
+    assert api("PATCH", "/connections/{id}", moved, connection=stopped)[0] == 409
+    assert api.get(stopped)["generation"] == 2
+
+
 @pytest.mark.parametrize(
     ("patch", "code", "field"),
     [
@@ -452,6 +474,7 @@ def test_lists_by_status_owner_and_label_over_all_pages(
     assert everything(api, status="OPEN") == []
     assert everything(api, owner="s1") == sorted(made[:5])
     assert everything(api, owner="nobody") == everything(api, owner="x y") == []
+    assert [everything(api, owner=f"PARKED#{shard}") for shard in range(16)] == [[]] * 16
     assert everything(api, label="team.name=a") == sorted(made[1::2])
     assert everything(api, label="team.name=a", owner="s1") == sorted([made[1], made[3]])
     assert everything(api, label="team.name=z") == everything(api, label="other=a") == []
@@ -485,6 +508,16 @@ def test_a_list_by_label_knows_the_labels_of_now(api: Api) -> None:
 def test_bad_parameters_are_named(api: Api, query: dict[str, str], field: str) -> None:
     status, answer = api("GET", "/connections", query=query)
     assert (status, answer["error"]["field"]) == (400, field)
+
+
+def test_no_route_ignores_a_parameter(api: Api) -> None:
+    for method, resource in (route.split(" ") for route in api.module.ROUTES):
+        status, answer = api(method, resource, {}, connection="a" * 26, query={"force": "true"})
+        assert (status, answer["error"]["code"], answer["error"]["field"]) == (400, "unknown_field", "force")
+
+
+def test_what_stands_for_lost_bytes_can_be_written_as_an_escape(api: Api) -> None:
+    assert api("POST", "/connections", '{"url":"wss://a.example/","onOpen":["\\ufffd"]}')[0] == 202
 
 
 def test_a_name_that_no_text_may_hold_is_named_in_an_answer_that_can_be_sent(api: Api) -> None:
