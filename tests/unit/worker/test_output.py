@@ -11,13 +11,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
 from leases.rows import DIGEST_BYTES, HANDOFF_MESSAGES, Handoff
 from tests.unit.worker.outputs import FakeGrant, Record, ScriptedSink, lose_answer, output, take_all, until
 from worker.outbox import Discarded, Outbox, Overflow
 from worker.output import Output
-from worker.records import STREAM_LIMITS, Control, Entry, digest
+from worker.records import STREAM_LIMITS, Control, Entry, Header, Stamps, digest, encode
 from worker.sinks import TAKEN, Outcome, Verdict, refuse_call
 
 
@@ -541,6 +542,23 @@ async def test_a_batch_stays_within_the_limits_of_the_sink() -> None:
     for call in sink.calls:
         assert len(call) <= 3
         assert len(call) == 1 or sum(len(entry.data) for entry in call) <= 1500
+
+
+@pytest.mark.parametrize("text", ["", '\x00\x1f\x7f\\"/', "é例え\U0001f600\u2028", "%b%d%%", "x" * 3000])
+def test_a_line_is_what_an_encoder_makes_of_the_whole_record(text: str) -> None:
+    header = Header(connection='odd "%d" é', epoch=1 << 40, worker="w%b\\")
+    entry, _ = encode(header, [(text, 1_700_000_000.0625)], 7, STREAM_LIMITS, 1, Stamps())
+    record = {
+        "connectionId": header.connection,
+        "epoch": header.epoch,
+        "seq": 7,
+        "type": "message",
+        "receivedAt": "2023-11-14T22:13:20.062Z",
+        "workerId": header.worker,
+        "encoding": "text",
+        "data": text,
+    }
+    assert entry.data == orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def test_digests_have_the_length_that_a_row_expects() -> None:
