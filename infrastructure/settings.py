@@ -32,8 +32,11 @@ CLOCK_RATE_RATIO = 1.10
 HEARTBEAT_CALL_SECONDS = 1.2
 """Longest time that one heartbeat call may take: 0.4 s to connect and 0.8 s to read."""
 
-UNANSWERED_SECONDS = HEARTBEAT_CALL_SECONDS + 0.4
-"""What a heartbeat call without an answer costs: itself, a pause of 0.2 s, and 0.2 s for the answer to a later one."""
+ANSWER_SECONDS = 0.2
+"""The longest that a good answer of the table is expected to take."""
+
+UNANSWERED_SECONDS = HEARTBEAT_CALL_SECONDS + 0.2 + ANSWER_SECONDS
+"""What a heartbeat call without an answer costs: itself, a pause, and the answer to a later one."""
 
 HURRIED_SECONDS = 0.25
 """From a heartbeat that was answered late to the next one."""
@@ -131,6 +134,7 @@ class Settings:
         takeover_floor = round(CLOCK_RATE_RATIO * (self.lease_self_fence_seconds + self.lease_drain_seconds), 6)
         heartbeat_ceiling = (self.lease_self_fence_seconds - HEARTBEAT_CALL_SECONDS) / 3
         self_fence_floor = round(max(self.lease_heartbeat_seconds, HURRIED_SECONDS) + 2 * UNANSWERED_SECONDS, 6)
+        blindness = 3 * self.lease_heartbeat_seconds + self.lease_judge_poll_seconds
         capacity_ceiling = OPEN_FILES - FILES_BESIDE_CONNECTIONS
         buffer_floor = 2 * self.worker_capacity * CONNECTION_BUFFER_KIB / 1024
         process = PROCESS_MEMORY_MIB + self.worker_capacity * CONNECTION_MEMORY_KIB / 1024 + self.worker_buffer
@@ -193,8 +197,15 @@ class Settings:
                 f"fleet:leaseSelfFenceSeconds and fleet:leaseTakeoverSeconds must be at most {LONGEST_SECONDS}",
             ),
             (
-                0 < self.lease_judge_poll_seconds <= self.lease_heartbeat_seconds,
-                "fleet:leaseJudgePollSeconds must be positive and at most fleet:leaseHeartbeatSeconds",
+                ANSWER_SECONDS <= self.lease_judge_poll_seconds <= self.lease_heartbeat_seconds,
+                f"fleet:leaseJudgePollSeconds must be at least {ANSWER_SECONDS} and at most leaseHeartbeatSeconds",
+            ),
+            (
+                self.lease_takeover_seconds >= blindness,
+                (
+                    f"fleet:leaseTakeoverSeconds must be at least {blindness:g} = 3 fleet:leaseHeartbeatSeconds + "
+                    "fleet:leaseJudgePollSeconds: less lets a judge take its own blindness for another's death"
+                ),
             ),
             (
                 0 < self.worker_drain_seconds <= drain_ceiling,

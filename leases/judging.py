@@ -40,7 +40,8 @@ class Judging:
         self._view = view
         self._sweeper = sweeper
         self._observer = observer
-        own_gap = 2 * timings.heartbeat
+        # Of 2 R, as seen by who looks every P.
+        own_gap = 2 * timings.heartbeat + timings.judge_poll
         self._judge = Judge(patience=1, gap=2 * timings.judge_poll, own_gap=own_gap)
         self._everybody = Judge(patience=PATIENCE_OF_ALL, gap=2 * LIST_SECONDS, own_gap=own_gap)
         self._continuity = Continuity(clock)
@@ -100,7 +101,7 @@ class Judging:
                     await self._pronounce(verdict, self._judge)
 
     def _know_own_heartbeat(self) -> None:
-        """Told every P, since each of the two watches for a gap of 2 R in it."""
+        """Told every P, since each of the two watches for a gap in it."""
         self._judge.own_heartbeat(self._session.acknowledged_at)
         self._everybody.own_heartbeat(self._session.acknowledged_at)
 

@@ -80,6 +80,17 @@ class Timings:
                 f"({self.call_timeout} + {RETRY_SECONDS} + {ANSWER_SECONDS}) = {two_slow:.3f}; "
                 "two attempts in a row without an answer would put the worker on hold"
             )
+        if self.judge_poll < ANSWER_SECONDS:
+            raise IllegalTimings(
+                f"judge_poll >= {ANSWER_SECONDS} is broken: {self.judge_poll} < {ANSWER_SECONDS}; "
+                "any slower answer would interrupt every observation"
+            )
+        blind = 3 * self.heartbeat + self.judge_poll
+        if self.takeover < blind - ROUNDING:
+            raise IllegalTimings(
+                f"takeover >= 3 * heartbeat + judge_poll is broken: {self.takeover} < 3 * {self.heartbeat} + "
+                f"{self.judge_poll} = {blind:.3f}; a judge could take its own blindness for another's death"
+            )
         if self.judge_poll * 2 > self.takeover:
             raise IllegalTimings(
                 f"2 * judge_poll <= takeover is broken: 2 * {self.judge_poll} > {self.takeover}; "

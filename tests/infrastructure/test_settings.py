@@ -69,6 +69,16 @@ def test_keys_of_others_are_not_ours_to_judge(context: dict[str, Any]) -> None:
         ),
         ({"leaseTakeoverSeconds": 1e300}, "fleet:leaseTakeoverSeconds must be at most 3600"),
         ({"leaseJudgePollSeconds": 1.5}, "fleet:leaseJudgePollSeconds"),
+        ({"leaseJudgePollSeconds": 0.1}, "fleet:leaseJudgePollSeconds must be at least 0.2"),
+        (
+            {
+                "leaseHeartbeatSeconds": 5,
+                "leaseJudgePollSeconds": 5,
+                "leaseSelfFenceSeconds": 16.2,
+                "leaseTakeoverSeconds": 18.92,
+            },
+            "fleet:leaseTakeoverSeconds must be at least 20 = 3 fleet:leaseHeartbeatSeconds",
+        ),
         ({"workerDrainSeconds": 93}, "fleet:workerDrainSeconds must be positive and at most 92"),
         ({"allowedHosts": "good.example,not a host"}, "fleet:allowedHosts"),
         ({"secretPrefix": ""}, "fleet:secretPrefix"),

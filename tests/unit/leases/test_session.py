@@ -12,8 +12,9 @@ from leases.conditions import Unknown, Write, Written
 from leases.rows import Load, SessionRow, SessionState
 from leases.session import Session
 from leases.timings import ANSWER_SECONDS, Timings
-from tests.simulation.loop import LocalClock, Loop, Timetable
+from tests.simulation.loop import LocalClock
 from tests.simulation.table import apply
+from tests.unit.leases.virtual import run
 from tests.unit.worker.outputs import until
 
 
@@ -174,13 +175,9 @@ PATTERNS = {
 
 def gaps(timings: Timings, slow: Callable[[int, int], bool], answer: float) -> list[float]:
     """When a session with heartbeats slowed down may not emit, in seconds of a clock that costs no time."""
-    timetable = Timetable()
-    clock = LocalClock(timetable, 1.0, wall=1_800_000_000.0)
-    failures: list[BaseException] = []
-    loop = Loop(clock, lambda: None, lambda error, _: failures.append(error))
     held: list[float] = []
 
-    async def watch() -> None:
+    async def watch(clock: LocalClock) -> None:
         session = await opened(clock, Slow(slow, answer), timings, Latest())
         asyncio.get_running_loop().create_task(session.run())
         while True:
@@ -188,14 +185,7 @@ def gaps(timings: Timings, slow: Callable[[int, int], bool], answer: float) -> l
             if not session.may_emit():
                 held.append(clock.now())
 
-    loop.create_task(watch())
-    while timetable.now < 60:
-        loop.step(None)
-        timer = loop.next_timer()
-        assert timer is not None
-        timetable.run(clock.world(timer))
-    loop.bury()
-    assert not failures
+    run(watch, 60)
     return held
 
 

@@ -34,6 +34,12 @@ def test_what_equals_the_bound_is_legal() -> None:
             "self_fence >= max(heartbeat, 0.25) + 2 * (call_timeout + 0.2 + 0.2)",
             ("3.4", "0.05", "3.450"),
         ),
+        ({"judge_poll": 0.1}, "judge_poll >= 0.2", ("0.1",)),
+        (
+            {"heartbeat": 1.2, "judge_poll": 3.5},
+            "takeover >= 3 * heartbeat + judge_poll",
+            ("7.0", "1.2", "3.5", "7.100"),
+        ),
         ({"judge_poll": 4.0}, "2 * judge_poll <= takeover", ("4.0",)),
         ({"rate_ratio": 0.9}, "rate_ratio must be at least 1", ("0.9",)),
         ({"takeover": 5.0, "heartbeat": 5.0}, "takeover >= rate_ratio * (self_fence + drain)", ("5.0", "6.600")),
