@@ -27,6 +27,8 @@ def worker(settings: Settings, data: DataStack) -> dict[str, str]:
         "WORKER_BUFFER_BYTES": str(settings.worker_buffer * 1024 * 1024),
         "WORKER_PROCESSES": str(settings.worker_processes),
         "WORKER_DRAIN_SECONDS": str(settings.worker_drain_seconds),
+        "WORKER_CONNECT_RATE": f"{settings.worker_connect_rate:g}",
+        "WORKER_GROUP_CONNECT_RATE": f"{settings.worker_group_connect_rate:g}",
         "LEASE_HEARTBEAT_SECONDS": f"{settings.lease_heartbeat_seconds:g}",
         "LEASE_SELF_FENCE_SECONDS": f"{settings.lease_self_fence_seconds:g}",
         "LEASE_DRAIN_SECONDS": f"{settings.lease_drain_seconds:g}",

@@ -106,6 +106,8 @@ class Settings:
     lease_takeover_seconds: float
     lease_judge_poll_seconds: float
     worker_drain_seconds: int
+    worker_connect_rate: float
+    worker_group_connect_rate: float
 
     allowed_hosts: tuple[str, ...]
     secret_prefix: str
@@ -213,6 +215,10 @@ class Settings:
                     f"fleet:workerDrainSeconds must be positive and at most {drain_ceiling}: "
                     f"the container is killed {STOP_TIMEOUT_SECONDS} s after SIGTERM"
                 ),
+            ),
+            (
+                0 < self.worker_group_connect_rate <= self.worker_connect_rate,
+                "fleet:workerGroupConnectRate must be positive and at most fleet:workerConnectRate",
             ),
             (
                 all(_is_host(host) for host in self.allowed_hosts),

@@ -10,12 +10,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Self
 from weakref import WeakValueDictionary
 
 from worker.retry import FIRST_WINDOW, RETRY_AFTER_CAP
 
 RATE_LIMITED_FIRST_WAIT = 5.0
 """Seconds that a group waits after its first 429 without a usable Retry-After; doubles with each one that follows."""
+
+BURST_SECONDS = 2.0
+"""What a rate allows at once after a pause is what it allows in this time."""
 
 HERD_SECONDS = 10.0
 """Drops within this many seconds count as one herd."""
@@ -32,9 +36,17 @@ class Allowance:
     burst: int
     in_flight: int
 
+    @classmethod
+    def per_second(cls, rate: float, in_flight: int) -> Self:
+        """So many attempts per second, and after a pause those of BURST_SECONDS at once."""
+        return cls(rate=rate, burst=max(1, round(BURST_SECONDS * rate)), in_flight=in_flight)
 
-PROCESS_ALLOWANCE = Allowance(rate=100, burst=200, in_flight=128)
-GROUP_ALLOWANCE = Allowance(rate=50, burst=100, in_flight=64)
+
+PROCESS_IN_FLIGHT = 128
+GROUP_IN_FLIGHT = 64
+
+PROCESS_ALLOWANCE = Allowance.per_second(100, PROCESS_IN_FLIGHT)
+GROUP_ALLOWANCE = Allowance.per_second(50, GROUP_IN_FLIGHT)
 
 
 class TokenBucket:

@@ -16,6 +16,7 @@ from leases.late import LateAnswers
 from leases.member import Identity, Member
 from telemetry.logs import Field
 from worker import clients
+from worker.admission import GROUP_IN_FLIGHT, PROCESS_IN_FLIGHT, Admission, Allowance
 from worker.assignments import Assignments, Queue, QueuedHints
 from worker.child import LEFT_BEHIND, STOP_SIGNALS, Supervision
 from worker.clients import Clients, Purpose
@@ -68,6 +69,11 @@ async def serve(settings: Settings, supervision: Supervision, task: TaskMetadata
         policy=settings.url_policy,
         clock=clock,
         meter=meter,
+        admission=Admission(
+            loop.time,
+            process=Allowance.per_second(settings.connect_rate, PROCESS_IN_FLIGHT),
+            group=Allowance.per_second(settings.group_connect_rate, GROUP_IN_FLIGHT),
+        ),
     )
     vitals = Vitals(meter, output, engine.intake, lambda: member.held / settings.capacity)
     member = Member(

@@ -9,6 +9,7 @@ from typing import Self
 
 from connections.url_policy import UrlPolicy
 from leases.timings import IllegalTimings, Timings
+from worker.admission import GROUP_ALLOWANCE, PROCESS_ALLOWANCE
 from worker.clients import HEARTBEAT_PATIENCE
 
 STOP_TIMEOUT_SECONDS = 120
@@ -81,6 +82,10 @@ class Settings:
     buffer_bytes: int
     """What all connections of a process may hold that the sink has not acknowledged."""
     connection_buffer_bytes: int
+    connect_rate: float
+    """Attempts per second of a process to open a WebSocket."""
+    group_connect_rate: float
+    """Of these, the attempts for the connections of one `group`."""
     timings: Timings
     metadata_uri: str | None
     """The task metadata endpoint of ECS, which says which task and which revision this is."""
@@ -104,6 +109,8 @@ class Settings:
             drain_seconds=read.number("WORKER_DRAIN_SECONDS", 90),
             buffer_bytes=read.whole("WORKER_BUFFER_BYTES", 704 * 1024 * 1024),
             connection_buffer_bytes=read.whole("WORKER_CONNECTION_BUFFER_BYTES", 8 * 1024 * 1024),
+            connect_rate=read.number("WORKER_CONNECT_RATE", PROCESS_ALLOWANCE.rate),
+            group_connect_rate=read.number("WORKER_GROUP_CONNECT_RATE", GROUP_ALLOWANCE.rate),
             timings=_timings(read),
             metadata_uri=environment.get("ECS_CONTAINER_METADATA_URI_V4"),
         )
@@ -133,6 +140,11 @@ class Settings:
             raise SettingsError(
                 f"WORKER_CONNECTION_BUFFER_BYTES must be at least {CONNECTION_SHARE_BYTES}, "
                 f"but is {self.connection_buffer_bytes}"
+            )
+        if self.group_connect_rate > self.connect_rate:
+            raise SettingsError(
+                f"WORKER_GROUP_CONNECT_RATE must be at most WORKER_CONNECT_RATE = {self.connect_rate:g}, "
+                f"but is {self.group_connect_rate:g}"
             )
 
     @property

@@ -80,6 +80,11 @@ def test_keys_of_others_are_not_ours_to_judge(context: dict[str, Any]) -> None:
             "fleet:leaseTakeoverSeconds must be at least 20 = 3 fleet:leaseHeartbeatSeconds",
         ),
         ({"workerDrainSeconds": 93}, "fleet:workerDrainSeconds must be positive and at most 92"),
+        ({"workerGroupConnectRate": 0}, "fleet:workerGroupConnectRate must be positive"),
+        (
+            {"workerConnectRate": 20},
+            "fleet:workerGroupConnectRate must be positive and at most fleet:workerConnectRate",
+        ),
         ({"allowedHosts": "good.example,not a host"}, "fleet:allowedHosts"),
         ({"secretPrefix": ""}, "fleet:secretPrefix"),
         ({"apiRateLimit": 500}, "fleet:apiRateLimit"),

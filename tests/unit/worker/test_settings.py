@@ -17,6 +17,7 @@ def test_what_is_not_set_has_the_documented_value() -> None:
     assert found.timings == Timings()
     assert (found.capacity, found.processes, found.drain_seconds) == (1000, 2, 90)
     assert (found.sink, found.sink_target) == (SinkKind.KINESIS, "s")
+    assert (found.connect_rate, found.group_connect_rate) == (100, 50)
     assert found.kill_after == 110
 
 
@@ -52,6 +53,8 @@ def test_a_missing_name_is_refused(name: str) -> None:
         ({"WORKER_DRAIN_SECONDS": "nan"}, "WORKER_DRAIN_SECONDS must be a number above 0"),
         ({"WORKER_BUFFER_BYTES": "1000"}, "WORKER_BUFFER_BYTES must be at least"),
         ({"WORKER_CONNECTION_BUFFER_BYTES": "1000"}, "WORKER_CONNECTION_BUFFER_BYTES must be at least"),
+        ({"WORKER_CONNECT_RATE": "0"}, "WORKER_CONNECT_RATE must be a number above 0"),
+        ({"WORKER_CONNECT_RATE": "20"}, "WORKER_GROUP_CONNECT_RATE must be at most WORKER_CONNECT_RATE = 20"),
         ({"WORKER_COLOUR": "1"}, "WORKER_COLOUR: there is no such setting"),
         ({"LEASE_TAKEOVER": "7", "OUTPUT_SINKS": "null"}, "LEASE_TAKEOVER, OUTPUT_SINKS: there is no such setting"),
         ({"OUTPUT_SINK": "kafka"}, "OUTPUT_SINK must be one of kinesis, sqs_fifo, json_lines, null"),
