@@ -335,12 +335,17 @@ class Holdings:
                 holding.heard(row)
                 holding.row = row
                 holding.runner.revise(row)
-            case Act.NOTHING, Holding(phase=Phase.STANDBY), ConnectionRow(offer=offer) if (
-                offer is not None and holding.offer is not None and offer.nonce == holding.offer.nonce
-            ):
-                holding.named_at = self._clock.now()
             case Act.NOTHING, Holding(), ConnectionRow():
-                holding.heard(row)
+                self._still(holding, row)
+
+    def _still(self, holding: Holding, row: ConnectionRow) -> None:
+        """The row asks for nothing: an owner sees whether it is answered, a standby whether it is named."""
+        if holding.phase is not Phase.STANDBY:
+            holding.heard(row)
+        elif row.offer is not None and holding.offer is not None and row.offer.nonce == holding.offer.nonce:
+            holding.named_at = self._clock.now()
+        elif self.session.draining.is_set():
+            self._dismiss(holding, "its offer is gone")
 
     async def _adopt(self, row: ConnectionRow, holding: Holding | None) -> None:
         """Run what the row says is this session's: in a new epoch, since it may have been ended here in this one, and

@@ -24,14 +24,17 @@ LISTING_PAUSE_SECONDS = 0.2
 LAST_RELEASE_SECONDS = 8.0
 """After the drain deadline: the time for releasing what is left. Sockets are closed and the session is buried after it,
 all within the 20 s that a supervisor grants."""
-LAST_TRANSFER_SECONDS = 1.0
+LAST_TRANSFER_SECONDS = 5.0
+"""So long a transfer to this session may have been under way when its row began to say that it drains."""
+LAST_TRANSFER_LOOKS = 25
 HEAD_START_SECONDS = 1.0
 """Of a standby that may be there before everybody else: it reads the row twice a second, and loses nothing."""
 EVEN_OUT_SECONDS = 10.0
 EVEN_OUT_MOVES = 25
 """Moves of one session in one round: a tenth of a usual worker in ten seconds."""
-STEADY_SECONDS = 15.0
-"""A session gets connections by evening out only after it was seen for this long."""
+STEADY_SECONDS = 35.0
+"""A session gets connections by evening out only after it was seen for this long: one that is gone again half a minute
+after it came has moved nothing."""
 REST_SECONDS = 60.0
 """A connection that has just come stays for this long."""
 
@@ -67,8 +70,9 @@ class Mover:
         await self._end([standby for standby in self._holdings.standbys if not standby.answered])
         await self._move_all(deadline)
         if self._holdings.standbys:
-            # A transfer to this session may have been under way when its row began to say that it drains.
-            await asyncio.sleep(LAST_TRANSFER_SECONDS)
+            for _ in range(LAST_TRANSFER_LOOKS):
+                if self._holdings.standbys:
+                    await asyncio.sleep(LAST_TRANSFER_SECONDS / LAST_TRANSFER_LOOKS)
             await self._end(self._holdings.standbys)
             await self._move_all(deadline)
         left = [self._spawn(self._release(holding.connection)) for holding in self._holdings.held]
