@@ -39,6 +39,9 @@ STORE_RATE = 100.0
 EVENED_OUT_SECONDS = 180.0
 """Within this a worker with nothing has got its share of what others hold."""
 
+HAND_OVER_SECONDS = 10.0
+"""Within this a connection that is handed over is open only once again."""
+
 SMALL = Scale(connections=60)
 LARGE = Scale(connections=300)
 
@@ -158,4 +161,6 @@ def check(fleet: Arena, before: Mark, failovers: Sequence[Failover], dead_by: De
     assert not change.lost - victims, "others lost messages"
     assert (change.doubled, change.dual_owners, change.broken) == (0, 0, ())
     assert not {path for path in victims if now[path].epoch != before.rows[path].epoch + 1}
-    assert not report.crowded()
+    # Evening out may have opened a second socket for a moment; nothing else may.
+    crowded = report.crowded()
+    fleet.until(lambda: crowded & fleet.report().crowded(), "two sockets for one connection", HAND_OVER_SECONDS)
