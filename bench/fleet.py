@@ -76,7 +76,7 @@ def measure(count: int) -> Costs:
     own = listed[0].session
     items = [to_dynamodb({**session_key(row.session)._asdict(), **open_session(row).set}) for row in listed]
     before = Fleet(listed).tasks
-    everybody = Judge(patience=PATIENCE_OF_ALL, gap=2 * LIST_SECONDS, own_gap=2.0)
+    everybody = Judge(gap=2 * LIST_SECONDS, own_gap=2.0)
 
     def unchanged() -> None:
         fleet = Fleet(listed_again)

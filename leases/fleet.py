@@ -3,7 +3,7 @@
 Disagreement while views differ costs double work and nothing else, since every act is a conditional write.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -83,31 +83,32 @@ class Fleet:
         capacity = sum(row.capacity for row in self.takers)
         return sum(row.held for row in self.takers) / capacity if capacity else 0.0
 
-    def duties(self, session: str) -> tuple[frozenset[str], list[str]]:
-        """The sessions that `session` judges, and those that it watches.
+    def duties(self, session: str, still: Collection[str] = ()) -> tuple[frozenset[str], list[str]]:
+        """The sessions that `session` judges, and those that it watches. Those that stand `still` judge nobody.
 
         Costs about 5 n ln n short hashes for n sessions: whom `session` has no part in is found out early.
         """
         judged: set[str] = set()
         watched: list[str] = []
+        able = {name: task for name, task in self.tasks.items() if name not in still}
+        if session not in able:
+            return frozenset(), []
         for subject in self.tasks:
-            if subject == session or self._outranked(session, subject):
+            if subject == session or self._outranked(session, subject, able):
                 continue
-            judges, reserve = self.judges(subject)
+            judges, reserve = self._judges(subject, able)
             if session in judges:
                 judged.add(subject)
             if session in judges or session in reserve:
                 watched.append(subject)
         return frozenset(judged), watched
 
-    def _outranked(self, session: str, subject: str) -> bool:
+    def _outranked(self, session: str, subject: str, able: Mapping[str, str]) -> bool:
         """Whether enough tasks have a better claim to watch `subject` than `session` has: then it has no part in it."""
-        if session not in self.tasks:
-            return True
         weight = weights(subject)
         own = weight(session)
         better = {self.tasks[subject]}
-        for other, task in self.tasks.items():
+        for other, task in able.items():
             if task not in better and weight(other) > own:
                 better.add(task)
                 if len(better) > JUDGES + WARM_JUDGES:
@@ -119,11 +120,14 @@ class Fleet:
 
         Sessions of other tasks first, one per task while tasks suffice: what takes one down must not take all judges.
         """
-        ranked = rendezvous(session, self.tasks.keys() - {session})
+        return self._judges(session, self.tasks)
+
+    def _judges(self, session: str, able: Mapping[str, str]) -> tuple[list[str], list[str]]:
+        ranked = rendezvous(session, able.keys() - {session})
         order = list(self._spread(ranked, self.tasks.get(session, "")))
         return order[:JUDGES], order[JUDGES : JUDGES + WARM_JUDGES]
 
-    def _spread(self, ranked: list[str], own_task: str) -> Iterator[str]:
+    def _spread(self, ranked: Sequence[str], own_task: str) -> Iterator[str]:
         tasks: dict[str, list[str]] = {}
         for session in ranked:
             tasks.setdefault(self.tasks[session], []).append(session)

@@ -21,17 +21,18 @@ class Verdict:
     session: str
     seq: int
     silent: float
+    takeover: float
+    """The W of that session."""
 
 
 class Judge:
     """Watches sequence numbers. Times are seconds on the judge's own clock; no timestamp of another machine enters.
 
-    A session is dead once its number stood still for `patience` times its own takeover time W (the holder's value, from
-    its row). An observation counts only while it is uninterrupted: `gap` is the longest time between two readings.
+    A session is dead once its number stood still for its own takeover time W (the holder's value, from its row). An
+    observation counts only while it is uninterrupted: `gap` is the longest time between two readings.
     """
 
-    def __init__(self, *, patience: float, gap: float, own_gap: float) -> None:
-        self._patience = patience
+    def __init__(self, *, gap: float, own_gap: float) -> None:
         self._gap = gap
         self._own_gap = own_gap
         self._seen: dict[str, _Observation] = {}
@@ -75,9 +76,9 @@ class Judge:
             self._seen.clear()
             return []
         return [
-            Verdict(session, seen.seq, seen.read_at - seen.since)
+            Verdict(session, seen.seq, seen.read_at - seen.since, seen.takeover)
             for session, seen in self._seen.items()
             if now - seen.read_at <= self._gap
-            and seen.read_at - seen.since >= self._patience * seen.takeover
+            and seen.read_at - seen.since >= seen.takeover
             and now - self._own_sound_since >= seen.takeover
         ]

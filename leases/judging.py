@@ -15,8 +15,7 @@ from leases.timings import Timings
 
 LIST_SECONDS = 10.0
 PATIENCE_OF_ALL = 3
-"""Whoever sees a session stand still in the listing for this many takeover times acts, judge or not: when most of a
-fleet dies at once, all three judges of a session may be among the dead."""
+"""Whoever sees a session stand still in the listing for this many takeover times acts, judge or not."""
 
 
 class Judging:
@@ -42,8 +41,8 @@ class Judging:
         self._observer = observer
         # Of 2 R, as seen by who looks every P.
         own_gap = 2 * timings.heartbeat + timings.judge_poll
-        self._judge = Judge(patience=1, gap=2 * timings.judge_poll, own_gap=own_gap)
-        self._everybody = Judge(patience=PATIENCE_OF_ALL, gap=2 * LIST_SECONDS, own_gap=own_gap)
+        self._judge = Judge(gap=2 * timings.judge_poll, own_gap=own_gap)
+        self._everybody = Judge(gap=2 * LIST_SECONDS, own_gap=own_gap)
         self._continuity = Continuity(clock)
         self._tasks: dict[str, str] = {}
         """Of every session alive, as it was when the duties were last worked out."""
@@ -51,6 +50,7 @@ class Judging:
 
     async def run(self) -> None:
         """Judge, for ever."""
+        self._know_own_heartbeat()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._list())
             tasks.create_task(self._watch())
@@ -68,7 +68,7 @@ class Judging:
             for row in self._others():
                 self._everybody.read(row, now)
             self._everybody.keep(frozenset(row.session for row in self._others()))
-            for verdict in self._everybody.verdicts(now):
+            for verdict in self._of_last_resort(now):
                 await self._pronounce(verdict, self._everybody)
             await asyncio.sleep(LIST_SECONDS)
 
@@ -99,6 +99,18 @@ class Judging:
             for verdict in self._judge.verdicts(now):
                 if verdict.session in judged:
                     await self._pronounce(verdict, self._judge)
+
+    def _of_last_resort(self, now: float) -> list[Verdict]:
+        """What the listing proves. When most of a fleet dies at once, all judges of a session may be among the dead: it
+        is judged by those who would be its judges without all that stand still, and after a while by anybody."""
+        verdicts = self._everybody.verdicts(now)
+        still = {verdict.session for verdict in verdicts}
+        judged = self._view.current.duties(self._session.id, still)[0] if still else ()
+        return [
+            verdict
+            for verdict in verdicts
+            if verdict.session in judged or verdict.silent >= PATIENCE_OF_ALL * verdict.takeover
+        ]
 
     def _know_own_heartbeat(self) -> None:
         """Told every P, since each of the two watches for a gap in it."""

@@ -87,6 +87,18 @@ def test_everybody_knows_his_own_part_of_what_all_are_to_do(tasks: int, processe
         assert sweepers(fleet, key) == rendezvous(key, [row.session for row in fleet.alive])[:SWEEPERS]
 
 
+@pytest.mark.parametrize("left", [1, 3, 8])
+def test_those_that_stand_still_judge_nobody_and_are_judged_by_those_that_are_left(left: int) -> None:
+    fleet = Fleet([session(f"{task}.{process}", f"task-{task}") for task in range(10) for process in range(2)])
+    able = [row.session for row in fleet.sessions[2 : 2 + left]]
+    still = {row.session for row in fleet.sessions} - set(able)
+    for name in still:
+        assert fleet.duties(name, still) == (frozenset(), [])
+        judges = {judge for judge in able if name in fleet.duties(judge, still)[0]}
+        assert judges == set(Fleet([row for row in fleet.sessions if row.session in {*able, name}]).judges(name)[0])
+        assert len(judges) == min(left, 3)
+
+
 def test_knowing_the_own_part_of_a_large_fleet_takes_few_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     hashes = 0
     weights = module.weights

@@ -18,7 +18,7 @@ def row(seq: int, session: str = "s", state: SessionState = SessionState.LIVE) -
 
 
 def make() -> Judge:
-    return Judge(patience=1, gap=2 * P, own_gap=2 * R)
+    return Judge(gap=2 * P, own_gap=2 * R)
 
 
 def watch(judge: Judge, seconds: float, seq: int, start: float = 0.0, own: bool = True) -> float:

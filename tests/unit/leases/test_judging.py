@@ -119,6 +119,24 @@ def test_a_session_that_stands_still_is_ended_after_w(timings: Timings) -> None:
     assert table.state(silent) == SessionState.DEAD
 
 
+@pytest.mark.parametrize("fleet", [1, 4, 9, 40])
+def test_who_comes_to_a_fleet_of_which_all_are_dead_ends_them_in_one_watch(fleet: int) -> None:
+    timings = Timings()
+    table, silent = Table(), [row(f"silent-{number}", timings) for number in range(fleet)]
+
+    async def scene(clock: LocalClock) -> None:
+        for session in silent:
+            await table.write(open_session(session))
+        await judge(clock, table, timings)
+        begun = clock.now()
+        while any(table.state(session) != SessionState.DEAD for session in silent):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.1)
+        assert clock.now() - begun <= max(timings.takeover, LIST_SECONDS) + ROUNDING + fleet * ANSWER_SECONDS
+
+    run(scene, 100)
+    assert {table.state(session) for session in silent} == {SessionState.DEAD}
+
+
 @pytest.mark.parametrize("away", [2.0, 4.0, 8.0, 30.0])
 @pytest.mark.parametrize(
     "timings", [Timings(), Timings(judge_poll=2.0), Timings(heartbeat=1.2, judge_poll=3.3)], ids=named
