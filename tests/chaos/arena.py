@@ -225,6 +225,15 @@ class Arena:
         answer = self._api.call("DELETE", f"/connections/{self._connections.pop(path)}")
         assert answer.status == HTTPStatus.ACCEPTED, answer
 
+    def drain(self, task: Task) -> None:
+        """Ask the API to have the worker process of a task hand over all that it holds."""
+        answer = self._api.call("POST", f"/workers/{self.session(task).session}/drain")
+        assert answer.status == HTTPStatus.ACCEPTED, answer
+
+    def workers(self) -> dict[str, Any]:
+        """All worker processes as the API shows them, by their id."""
+        return {worker["workerId"]: worker for worker in self._api.call("GET", "/workers").body["workers"]}
+
     def invoke(self, function: str, event: Mapping[str, Any]) -> dict[str, Any]:
         """Call a function as the service would that triggers it; returns what it counted, by metric."""
         name = self._function(function)["FunctionName"]
