@@ -91,12 +91,23 @@ def _headers(headers: dict[str, str]) -> dict[str, str]:
     return headers
 
 
+def _text(text: str) -> str:
+    _frame(text.encode())
+    return text
+
+
 def _base64(text: str) -> str:
     try:
-        base64.b64decode(text, validate=True)
+        payload = base64.b64decode(text, validate=True)
     except ValueError:
         _error("not base64")
+    _frame(payload)
     return text
+
+
+def _frame(payload: bytes) -> None:
+    if len(payload) > MAX_FRAME_BYTES:
+        _error(f"longer than {MAX_FRAME_BYTES} bytes")
 
 
 def _pointer(pointer: str) -> str:
@@ -138,7 +149,7 @@ HeaderValue = Annotated[
 ]
 SecretRef = Annotated[str, Field(pattern=r"^[A-Za-z0-9/_+=.@-]{1,512}(#[^\x00-\x1f#]{1,128})?$")]
 """The name of a secret; with `#key`, that field of its JSON."""
-Text = Annotated[str, Field(max_length=MAX_FRAME_BYTES)]
+Text = Annotated[str, Field(max_length=MAX_FRAME_BYTES), AfterValidator(_text)]
 Base64 = Annotated[str, Field(max_length=MAX_FRAME_BYTES * 4 // 3 + 4), AfterValidator(_base64)]
 JsonPointer = Annotated[str, Field(max_length=256, pattern=r"^(/[^\x00-\x1f]*)?$"), AfterValidator(_pointer)]
 """RFC 6901; the empty one points to the whole message."""

@@ -1,5 +1,6 @@
 """The connection request: every field, every limit, and what a refusal says."""
 
+import base64
 from typing import Any
 
 import pytest
@@ -97,6 +98,10 @@ def test_equal_requests_have_one_text() -> None:
     assert read(onOpen=["a", "b"]).to_json() != read(onOpen=["b", "a"]).to_json()
 
 
+def encoded(length: int) -> str:
+    return base64.b64encode(bytes(length)).decode()
+
+
 WAIT = {"contains": "a"}
 RESUME = {"pointer": "/a", "sendAs": "query", "name": "c"}
 
@@ -149,6 +154,9 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     ({"onOpen": [{"base64": "AAé="}]}, "invalid_value", "onOpen[0].base64"),
     ({"onOpen": [{"base64": "-_-_"}]}, "invalid_value", "onOpen[0].base64"),
     ({"onOpen": ["x" * (MAX_FRAME_BYTES + 1)]}, "invalid_value", "onOpen[0].text"),
+    ({"onOpen": ["é" * (MAX_FRAME_BYTES // 2) + "x"]}, "invalid_value", "onOpen[0].text"),
+    ({"onOpen": [{"base64": encoded(MAX_FRAME_BYTES + 1)}]}, "invalid_value", "onOpen[0].base64"),
+    ({"appPing": {"payload": "é" * MAX_FRAME_BYTES, "intervalSeconds": 5}}, "invalid_value", "appPing.payload.text"),
     ({"onOpen": ["x"] * (MAX_STEPS + 1)}, "invalid_value", "onOpen"),
     ({"onOpen": [{"waitFor": {}}]}, "invalid_value", "onOpen[0].waitFor"),
     ({"onOpen": [{"waitFor": {"contains": "a", "pointer": "/a"}}]}, "invalid_value", "onOpen[0].waitFor"),
@@ -190,6 +198,19 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     ({"limits": {"maxMessageBytes": MAX_MESSAGE_BYTES + 1}}, "invalid_value", "limits.maxMessageBytes"),
     ({"limits": {"maxMessageBytes": 1e3}}, "invalid_type", "limits.maxMessageBytes"),
     ({"limits": {"compression": "yes"}}, "invalid_type", "limits.compression"),
+    ({"subprotocols": ["a" * 129]}, "invalid_value", "subprotocols[0]"),
+    ({"headers": {"A" * 129: ""}}, "invalid_value", "headers." + "A" * 128),
+    ({"adapter": "a" * 65}, "invalid_value", "adapter"),
+    ({"labels": {"a" * 64: ""}}, "invalid_value", "labels." + "a" * 64),
+    ({"onOpen": [{"waitFor": {"contains": "a" * 1025}}]}, "invalid_value", "onOpen[0].waitFor.contains"),
+    ({"onOpen": [{"waitFor": {"pointer": "/" + "a" * 256}}]}, "invalid_value", "onOpen[0].waitFor.pointer"),
+    ({"onOpen": [{"waitFor": {"pointer": "/", "equals": "a" * 1025}}]}, "invalid_value", "onOpen[0].waitFor.equals"),
+    ({"retry": {"capSeconds": 3601}}, "invalid_value", "retry.capSeconds"),
+    ({"retry": {"maxAttempts": 1_000_001}}, "invalid_value", "retry.maxAttempts"),
+    ({"staleAfterSeconds": 86_401}, "invalid_value", "staleAfterSeconds"),
+    ({"maxLifetimeSeconds": 30 * 86_400 + 1}, "invalid_value", "maxLifetimeSeconds"),
+    ({"overlapSeconds": 301}, "invalid_value", "overlapSeconds"),
+    ({"group": "g" * 129}, "invalid_value", "group"),
     ({"group": ""}, "invalid_value", "group"),
     ({"group": "a b"}, "invalid_value", "group"),
     # Labels
@@ -221,6 +242,16 @@ def test_what_is_just_within_the_limits() -> None:
     read(headers={"A": "x" * (MAX_HEADER_BYTES - 1)})
     read(headers={f"A{n}": "\t x".strip() for n in range(MAX_HEADERS)})
     read(onOpen=["x" * MAX_FRAME_BYTES])
+    read(onOpen=["é" * (MAX_FRAME_BYTES // 2)])
+    read(onOpen=[{"base64": encoded(MAX_FRAME_BYTES)}])
+    read(onOpen=[{"waitFor": {"contains": "é" * 1024, "timeoutSeconds": 60}}])
+    read(onOpen=[{"waitFor": {"pointer": "/" + "a" * 255, "equals": "é" * 1024}}])
+    read(subprotocols=["a" * 128], group="g" * 128, headers={"A" * 128: ""}, adapter="a" * 64)
+    read(labels={"a" * 63: "é" * 128})
+    read(secretRefs={"t" * 64: "s" * 512 + "#" + "k" * 128}, headers={"A": "${" + "t" * 64 + "}"})
+    read(retry={"maxAttempts": 1_000_000, "capSeconds": 3600, "fatalCloseCodes": [1000, 4999]})
+    read(wsPing={"intervalSeconds": 1, "timeoutSeconds": 300}, staleAfterSeconds=86_400)
+    read(maxLifetimeSeconds=30 * 86_400, overlapSeconds=300)
     read(onOpen=["x"] * MAX_STEPS)
     read(labels={f"a{n}": "x" * 128 for n in range(MAX_LABELS)})
     read(limits={"maxMessageBytes": MAX_MESSAGE_BYTES})
