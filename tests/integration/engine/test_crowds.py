@@ -205,7 +205,7 @@ async def test_a_stalled_sink_costs_bounded_memory_and_no_message_and_pongs_go_o
         print(json.dumps(figures))
         assert stalled_for > 25 * count * seconds
         assert sink.taken == bench.engine.intake.messages
-        assert sink.others == {"opened": count}
+        assert sink.others == {"opened": count, "closed": count}
         assert held <= SETTINGS.buffer_bytes
         assert vitals.growth <= 1.25 * held + 32 * MEBIBYTE
         assert slowest < 5
