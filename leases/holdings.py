@@ -409,11 +409,12 @@ class Holdings:
             now = int(self._clock.wall())
             write = writes.release(connection, self.session.id, holding.epoch, remains.cursor, handoff, now)
             result = await self.insist.write(write)
-            self.forget(holding)
             if isinstance(result, Refused):
                 await holding.runner.close()
+                self.forget(holding)
                 await self._act(connection, _row(result.image))
                 return False
+            self.forget(holding)
             self.close_later(holding)
             self._observer.saw(events.Released(connection, holding.epoch))
             return True
