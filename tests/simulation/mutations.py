@@ -161,7 +161,7 @@ MUTATIONS = (
         "holdings.py",
         "- absent_since < self._timings.takeover",
         "< 0",
-        seed=354,
+        seed=1831,
     ),
     Mutation(
         "a row is claimed from a living session",
@@ -175,7 +175,7 @@ MUTATIONS = (
         "writes.py",
         '(Equals("owner", row.owner), Equals("epoch", row.epoch), Equals("desired", Desired.RUNNING.value))',
         '(Equals("owner", row.owner), Equals("epoch", row.epoch))',
-        seed=279,
+        seed=509,
     ),
     Mutation(
         "a claim asks neither for the owner nor for the epoch that it saw",
@@ -312,7 +312,7 @@ MUTATIONS = (
         "writes.py",
         'AllOf((Equals("generation", row.generation), same_owner))',
         'Equals("generation", row.generation)',
-        seed=843,
+        seed=1442,
     ),
     # Handing over
     Mutation(
