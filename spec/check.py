@@ -71,6 +71,7 @@ LOSSLESS = "1, and none lost or doubled"
 
 HANDOVER = ("MESSAGES=2", "NONCES=2", "EPOCHS=3")
 RELEASES = ("MESSAGES=0", "NONCES=1", "EPOCHS=3", "RELEASING=true", "CHANGES=1")
+LEAVES = ("MESSAGES=2", "NONCES=1", "EPOCHS=3", "RELEASING=true")
 DECLINES = ("MESSAGES=0", "NONCES=1", "EPOCHS=3", "DECLINES_AFTER_READY")
 ANY_CLOCKS = ("MESSAGES=0", "NONCES=2", "EPOCHS=2", "RELEASING=true", "DECLINES_AFTER_READY", "ANY_CLOCKS")
 ANY_CLOCKS_LONGER = ("MESSAGES=0", "NONCES=2", "EPOCHS=3", "DECLINES_AFTER_READY", "ANY_CLOCKS")
@@ -81,6 +82,7 @@ PROOFS = (
     Run("exit", "exit", "holds", ("EPOCHS=4", "CHANGES=1"), INVARIANT_1),
     Run("handover", "handover", "holds", HANDOVER, LOSSLESS),
     Run("handover", "handover, releases and API", "holds", RELEASES, INVARIANT_1),
+    Run("handover", "handover, releases beside a standby", "holds", LEAVES, LOSSLESS),
     Run("handover", "handover, late declines", "holds", DECLINES, INVARIANT_1),
     Run("handover", "any clocks", "holds", ANY_CLOCKS, INVARIANT_2),
     Run("handover", "any clocks, three owners", "holds", ANY_CLOCKS_LONGER, INVARIANT_2),
@@ -137,6 +139,7 @@ MUTATIONS = (
             "UNKNOWN_TRANSFER_TAKEN_AS_LOST",
         )
     ),
+    broken("handover", "CLAIM_KEEPS_AN_OLD_HANDOFF", LEAVES, LOSSLESS),
     broken("handover", "GOES_ON_AFTER_REFUSED_TRANSFER", DECLINES, INVARIANT_1),
     broken("handover", "REGRANT_KEEPS_EPOCH", DECLINES, INVARIANT_1),
     broken("handover", "GOES_ON_AFTER_REFUSED_RELEASE", (*RELEASES[:-1], "CHANGES=2"), INVARIANT_1),
@@ -167,6 +170,7 @@ REACHES_OTHERWISE: dict[str, tuple[str, ...]] = {
     "TRANSFERRED_AND_EMITTED": HANDOVER,
     "HANDED_BACK": HANDOVER,
     "BUFFER_OVERLAP_DROPPED": HANDOVER,
+    "CLAIMED_BEHIND_A_RELEASE": LEAVES,
     "STALE_READY_REFUSED": HANDOVER,
     "TRANSFER_REFUSED_THEN_REGRANT": DECLINES,
     "LATE_CHECKPOINT_REFUSED": ANY_CLOCKS,

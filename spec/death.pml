@@ -251,7 +251,7 @@ proctype Network(byte s) {
         fi;
         apply_claim(s); forget_refused(0); forget_refused(1)
        }
-    :: d_step { release_epoch[s] != 0 && may_release(s, release_epoch[s]) -> apply_release() }
+    :: d_step { release_epoch[s] != 0 && may_release(s, release_epoch[s]) -> apply_release(0, false) }
     od
 }
 

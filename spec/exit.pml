@@ -165,7 +165,7 @@ proctype Network(byte s) {
         fi;
         apply_claim(s); forget_all_refused()
        }
-    :: d_step { release_epoch[s] != 0 && may_release(s, release_epoch[s]) -> apply_release() }
+    :: d_step { release_epoch[s] != 0 && may_release(s, release_epoch[s]) -> apply_release(0, false) }
     :: d_step { transfer_epoch[s] != 0 && may_transfer(s, transfer_epoch[s], 1) ->
         reached(R_TRANSFERRED_ON); apply_transfer(0); forget_all_refused(); waits[row.owner] = 0 }
     :: d_step { park_epoch[s] != 0 && may_park(s, park_epoch[s], park_generation[s]) -> apply_park() }

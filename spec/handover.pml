@@ -17,7 +17,8 @@
  * invariant 2 is asserted.
  *
  * Messages: the upstream sends the same numbered messages to every open socket; a socket sees those sent after it opened.
- * A hand-over must lose and double none, so the sink asserts consecutive numbers, except after a claim (a gap).
+ * A hand-over must lose and double none, so the sink asserts consecutive numbers, except after a claim (a gap); but not
+ * after the claim of what was released by a standby whose buffer begins early enough.
  */
 #define SESSIONS 3
 #include "lease.pml"
@@ -75,7 +76,7 @@ byte ready_epoch[2]; byte ready_nonce[2];
 byte decline_epoch[2]; byte decline_nonce[2];
 byte transfer_epoch[2]; byte transfer_nonce[2]; byte transfer_last[2];
 byte regrant_epoch[2];
-byte release_epoch[SESSIONS];
+byte release_epoch[SESSIONS]; byte release_last[SESSIONS];
 byte park_epoch[SESSIONS]; byte park_generation[SESSIONS];
 byte checkpoint_epoch[SESSIONS]; byte checkpoint_tenure[SESSIONS];
 
@@ -143,6 +144,7 @@ byte checkpointed;           /* highest tenure whose checkpoint was accepted */
 #define R_LATE_CHECKPOINT_REFUSED 13
 #define R_FINALIZED 14
 #define R_BUFFER_OVERLAP_DROPPED 15
+#define R_CLAIMED_BEHIND_A_RELEASE 16
 
 inline forget_common(s) {
     if
@@ -150,7 +152,7 @@ inline forget_common(s) {
     :: else
     fi;
     if
-    :: release_epoch[s] != 0 && release_epoch[s] < row.epoch -> release_epoch[s] = 0
+    :: release_epoch[s] != 0 && release_epoch[s] < row.epoch -> release_epoch[s] = 0; release_last[s] = 0
     :: else
     fi;
     if
@@ -200,7 +202,11 @@ inline land_claim(s) {
     :: else
     fi;
     waits[s] = EMITS;
-    apply_claim(s); tenure++; gap = MESSAGES > 0;
+    apply_claim(s); tenure++;
+    if
+    :: row.handed && standby[s] != 0 && from[s] <= row.handoff -> reached(R_CLAIMED_BEHIND_A_RELEASE)
+    :: else -> gap = MESSAGES > 0
+    fi;
     forget_refused()
 }
 
@@ -247,10 +253,10 @@ proctype Session(byte me) {
 
     /* --- release and park, once everything of this epoch has landed --- */
     :: d_step { RELEASING && alive(me) && held[me] != 0 && step[me] <= OFFERED && held[me] < EPOCHS && flushed(me) && row.desired == RUNNING ->
-        release_epoch[me] = held[me]; step[me] = RELEASES }
+        release_epoch[me] = held[me]; release_last[me] = out[me]; step[me] = RELEASES }
     :: d_step { alive(me) && step[me] == RELEASES ->         /* answered */
         if
-        :: may_release(me, held[me]) -> apply_release(); let_go(me)
+        :: may_release(me, held[me]) -> apply_release(release_last[me], MESSAGES > 0); let_go(me)
         :: else ->
             if
             :: owns(me, held[me]) -> reached(R_REFUSED_RELEASE); step[me] = PARKS_AFTER_RELEASE;
@@ -352,7 +358,7 @@ proctype Network(byte s) {
         flying[s] = 0; carried[s] = 0
        }
     :: d_step { claim_epoch[s] != 0 && may_claim(claim_prev[s], claim_epoch[s]) -> land_claim(s) }
-    :: d_step { release_epoch[s] != 0 && may_release(s, release_epoch[s]) -> apply_release() }
+    :: d_step { release_epoch[s] != 0 && may_release(s, release_epoch[s]) -> apply_release(release_last[s], MESSAGES > 0) }
     :: d_step { park_epoch[s] != 0 && may_park(s, park_epoch[s], park_generation[s]) -> apply_park() }
     :: d_step { checkpoint_epoch[s] != 0 ->
         if

@@ -47,8 +47,8 @@ typedef ConnectionRow {
     byte epoch;
     byte desired;
     byte generation;
-    byte handoff;    /* what the last transfer left: number of the last message that the old owner emitted */
-    bool handed;     /* the current epoch began with a transfer */
+    byte handoff;    /* what the last transfer or release left: number of the last message that the old owner emitted */
+    bool handed;     /* it did leave that, and nobody has had it since but the present owner */
     OfferAttribute next
 };
 
@@ -64,12 +64,12 @@ inline clear_next() {
 }
 
 /* Every new owner passes here, except a regrant, which is its own new owner. */
-inline new_owner(to, last, is_transfer) {
+inline new_owner(to, last, is_handed) {
+    row.handed = is_handed; row.handoff = last;
     row.owner = to;
 #ifndef M_EPOCH_NOT_RAISED
     row.epoch++;
 #endif
-    row.handed = is_transfer; row.handoff = last;
     clear_next()
 }
 
@@ -86,7 +86,13 @@ inline no_owner(key) {
 #endif
 inline apply_claim(me) {
     assert(row.desired == RUNNING);                 /* nobody comes to run what is not wanted */
-    new_owner(me, 0, false)
+#ifndef M_CLAIM_KEEPS_AN_OLD_HANDOFF
+    if
+    :: row.owner != FREE -> row.handed = false; row.handoff = 0
+    :: else
+    fi;
+#endif
+    new_owner(me, row.handoff, row.handed)
 }
 
 /* checkpoint, status */
@@ -97,7 +103,7 @@ inline apply_claim(me) {
 #endif
 
 #define may_release(me, e) (owns(me, e) && row.desired == RUNNING)
-inline apply_release() { no_owner(FREE) }
+inline apply_release(last, leaves) { no_owner(FREE); row.handed = leaves; row.handoff = last }
 
 /* park, stop: by the owner, or by a sweeper for a dead one. */
 #ifndef M_PARK_IGNORES_GENERATION

@@ -152,7 +152,7 @@ proctype Giver(byte me) {
     :: d_step { up(me) && owns(me, held[me]) && row.desired == RUNNING && !busy(me) && !released -> released = true; releasing[me] = true }
     :: d_step { up(me) && releasing[me] ->
         if
-        :: may_release(me, held[me]) -> apply_release(); let_go(me)
+        :: may_release(me, held[me]) -> apply_release(0, false); let_go(me)
         :: owns(me, held[me]) && row.desired != RUNNING -> apply_park(); let_go(me)
         :: else -> let_go(me)
         fi }
@@ -178,7 +178,7 @@ proctype Network(byte s) {
     :: d_step { s < 2 && losses < LOSSES && transferring[s] && may_transfer(s, held[s], offered_nonce[s]) ->
         losses++; apply_transfer(0) }
     :: d_step { s < 2 && losses < LOSSES && regranting[s] && may_regrant(s, held[s]) -> losses++; apply_regrant() }
-    :: d_step { s < 2 && losses < LOSSES && releasing[s] && may_release(s, held[s]) -> losses++; apply_release() }
+    :: d_step { s < 2 && losses < LOSSES && releasing[s] && may_release(s, held[s]) -> losses++; apply_release(0, false) }
     od
 }
 
