@@ -16,7 +16,7 @@ from local.processes import Processes
 from local.tasks import Task
 from tests.chaos.arena import Arena, Mark, Scale, arena
 from tests.chaos.conftest import Show
-from tests.support.proxy import UNAVAILABLE, Delay, Rule, to_table
+from tests.support.proxy import UNAVAILABLE, Call, Delay, Rule, to_table
 
 SCALE = Scale(connections=30, period=0.5)
 FIRST_REVISION = 1000
@@ -112,6 +112,24 @@ def test_a_table_that_is_late_for_everybody_changes_nothing(relay: Relay, show: 
     show({"exitSeconds": ends, "lateAnswers": rule.struck})
     assert old.exit_code == 0
     relay.check(before, gaps=False)
+
+
+def test_a_release_beside_a_standby_loses_and_doubles_nothing(relay: Relay, show: Show) -> None:
+    """Who cannot find out that the target is alive releases; the target has buffered since before, and claims."""
+    old, name = relay.next()
+    fleet, before = relay.fleet, relay.fleet.mark()
+    rule = Rule(UNAVAILABLE, lambda call: call.caller == name and session_read(call))
+    with fleet.proxy.fault(rule):
+        ends = fleet.stop([old], STOP_SECONDS)
+    show({"exitSeconds": ends, "unanswered": rule.struck})
+    assert rule.struck
+    assert old.exit_code == 0
+    relay.check(before, gaps=False)
+
+
+def session_read(call: Call) -> bool:
+    """The look at one session before a transfer."""
+    return call.operation == "GetItem" and call.pk.startswith("SESSIONS#")
 
 
 @pytest.mark.soak
