@@ -24,9 +24,11 @@ from leases.inboxes import Inboxes, Told
 from leases.ports import Clock, Parting
 from leases.rows import ConnectionRow, Offer, SessionRow, SessionState, session_key
 
-OFFER_SECONDS = 30.0
-"""How long an owner waits for a standby to become ready before it takes its offer back: even where every answer of the
-table takes three seconds, a standby needs less."""
+OFFER_SECONDS = 15.0
+"""How long an owner waits for a standby to become ready before it takes its offer back."""
+SLOW_CALLS = 5
+"""A standby needs so many calls one after the other, which may each take as long as the offer did: it has that time
+beside OFFER_SECONDS, as much again at most."""
 TELL_AGAIN_SECONDS = 5.0
 """A target that has not answered is told again after this long: the hint may be lost."""
 CROWDED_SECONDS = 0.5
@@ -61,6 +63,7 @@ class HandOver:
             holding = self._owned(connection)
             if holding is None:
                 return Given.OVER
+            asked_at = self._clock.now()
             try:
                 offer = await self._offer(holding, target)
             except Unknown:
@@ -68,7 +71,8 @@ class HandOver:
             if offer is None:
                 return self._kept(connection)
             answer = holding.answer = asyncio.get_running_loop().create_future()
-        ready = await self._answer(answer, connection, target)
+        slow = SLOW_CALLS * (self._clock.now() - asked_at)
+        ready = await self._answer(answer, connection, target, OFFER_SECONDS + min(slow, OFFER_SECONDS))
         async with self._holdings.lock(connection):
             if holding.answer is answer:
                 holding.answer = None
@@ -79,9 +83,9 @@ class HandOver:
                 return Given.DECLINED
             return await self._transfer(holding, offer)
 
-    async def _answer(self, answer: asyncio.Future[bool], connection: str, target: str) -> bool:
+    async def _answer(self, answer: asyncio.Future[bool], connection: str, target: str, seconds: float) -> bool:
         """Tell the target of its offer, and wait for what it answers. False: it will not, or not in time."""
-        until = self._clock.now() + OFFER_SECONDS
+        until = self._clock.now() + seconds
         while not answer.done() and (left := until - self._clock.now()) > 0:
             told = await self._inboxes.tell(target, connection)
             if told is Told.GONE:
