@@ -152,7 +152,12 @@ class Runner:
             await self._session.pause()
         if parting is not Parting.HANDED_OVER:
             # Before the flush, which takes as long as the sink likes: nobody reads this socket any more.
-            self._drop(Failure(kind=Kind.LOCAL, code=GOING_AWAY, detail=parting.value))
+            parted = Failure(kind=Kind.LOCAL, code=GOING_AWAY, detail=parting.value)
+            self._drop(parted)
+            if self._stopped is not None:
+                # An attempt may succeed until it learns that it is not wanted any more.
+                await asyncio.wait((self._stopped,))
+                self._drop(parted)
         try:
             return await self._outbox.flush()
         except Discarded:
@@ -247,10 +252,12 @@ class Runner:
             self._stopped, self._task = self._task, None
 
     def _drop(self, failure: Failure) -> None:
-        if self._session is not None:
-            self._leaving, self._session = self._session, None
-            self._leaving.close(failure)
-            self._tell_closed(self._leaving, failure)
+        # Without one in use, there may be one that was opened just now.
+        dropped, self._session = self._session or self._told, None
+        if dropped is not None:
+            self._leaving = dropped
+            dropped.close(failure)
+            self._tell_closed(dropped, failure)
 
     async def _run(self, previous: asyncio.Task[None] | None) -> None:
         if previous is not None:

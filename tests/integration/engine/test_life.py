@@ -191,6 +191,15 @@ async def test_a_socket_that_was_closed_before_is_not_said_to_close_again(bench:
         assert bench.record(runner, "closed")["reason"] == "later"
 
 
+async def test_a_socket_whose_opening_steps_are_not_done_is_said_to_close_too(bench: Bench) -> None:
+    async with RawUpstream() as upstream:
+        runner, _ = bench.run(upstream.url(), onOpen=[{"waitFor": {"contains": "never"}}])
+        await until(lambda: bench.kinds(runner) == ["opened"])
+        await runner.settle(Parting.PAUSED)
+        assert bench.kinds(runner) == ["opened", "closed"]
+        assert bench.record(runner, "closed")["reason"] == "paused"
+
+
 async def test_a_request_that_became_useless_says_so_in_its_last_record(bench: Bench) -> None:
     async def deaf(peer: Peer) -> None:
         await peer.upgrade()
