@@ -97,6 +97,11 @@ class Member:
         self._stopping.set()
 
     @property
+    def stopping(self) -> bool:
+        """Whether this member takes nothing any more: it drains, and ends."""
+        return self._stopping.is_set()
+
+    @property
     def held(self) -> int:
         """Connections that are held or stood by for."""
         return len(self.holdings) if self.holdings is not None else 0

@@ -65,10 +65,10 @@ class Queue:
         )
         return [(message["ReceiptHandle"], message["Body"]) for message in answer.get("Messages", ())]
 
-    def give_back(self, handles: Sequence[str]) -> None:
-        """Make messages visible again soon."""
+    def give_back(self, handles: Sequence[str], seconds: int) -> None:
+        """Make messages visible again after so long."""
         entries: Any = [
-            {"Id": str(number), "ReceiptHandle": handle, "VisibilityTimeout": GIVE_BACK_SECONDS}
+            {"Id": str(number), "ReceiptHandle": handle, "VisibilityTimeout": seconds}
             for number, handle in enumerate(handles)
         ]
         self.client.change_message_visibility_batch(QueueUrl=self.url, Entries=entries)
@@ -124,9 +124,13 @@ class Assignments:
         """Hints that were received and are being looked at."""
 
     async def run(self) -> None:
-        """Take hints, for ever: the next ones are received while the last ones are looked at."""
+        """Take hints until the member stops: the next ones are received while the last ones are looked at.
+
+        Ends when the last poll is over, and what it received, perhaps of what this worker itself has let go, is given
+        back: with a process that ends before, it would stay invisible for as long as with one that crashes.
+        """
         async with asyncio.TaskGroup() as tasks:
-            while True:
+            while not self._member.stopping:
                 room = min(self._member.room, MOST_IN_HAND) - self._in_hand
                 if room <= 0:
                     await asyncio.sleep(NO_ROOM_SECONDS * self._rng.uniform(0.5, 1))
@@ -163,10 +167,13 @@ class Assignments:
             self._in_hand -= len(messages)
         done = [handle for handle, name in named.items() if name and outcomes[name] is Considered.DONE]
         later = [handle for handle, name in named.items() if name and outcomes[name] is Considered.LATER]
+        loop = asyncio.get_running_loop()
         try:
-            for call, handles in ((self._queue.delete, done), (self._queue.give_back, later)):
-                if handles:
-                    await asyncio.get_running_loop().run_in_executor(self._executor, call, handles)
+            if done:
+                await loop.run_in_executor(self._executor, self._queue.delete, done)
+            if later:
+                seconds = 0 if self._member.stopping else GIVE_BACK_SECONDS
+                await loop.run_in_executor(self._executor, self._queue.give_back, later, seconds)
         except (BotoCoreError, ClientError, *UNREADABLE) as error:
             # They become visible again by themselves, and do nothing then.
             log.warning("Hints could not be put away", extra={Field.REASON: type(error).__name__})

@@ -101,10 +101,12 @@ async def serve(settings: Settings, supervision: Supervision, task: TaskMetadata
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, member.stop)
     supervision.accept_stop()
-    loops = (output.run(), assignments.run(), vitals.run(), _show_life(member, supervision))
+    loops = (output.run(), vitals.run(), _show_life(member, supervision))
     async with asyncio.TaskGroup() as tasks:
         beside = [tasks.create_task(loop) for loop in loops]
+        taking = tasks.create_task(assignments.run())
         await member.run()
+        await taking
         for running in beside:
             running.cancel()
     supervision.end_stop()

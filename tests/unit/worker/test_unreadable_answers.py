@@ -95,6 +95,7 @@ class Member:
 
     room = 10
     ahead = False
+    stopping = False
 
     def __init__(self) -> None:
         self.considered: list[str] = []
