@@ -65,8 +65,8 @@ def test_only_this_api_may_invoke_the_function(assembly: Assembly) -> None:
 def test_the_stage_is_throttled(assembly: Assembly) -> None:
     (settings,) = assembly.one("AWS::ApiGateway::Stage").properties["MethodSettings"]
     assert (settings["HttpMethod"], settings["ResourcePath"]) == ("*", "/*")
-    assert settings["ThrottlingRateLimit"] == 50
-    assert settings["ThrottlingBurstLimit"] == 100
+    assert settings["ThrottlingRateLimit"] == 200
+    assert settings["ThrottlingBurstLimit"] == 400
     assert not settings["DataTraceEnabled"]
 
 
