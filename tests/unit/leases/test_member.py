@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 from uuid import uuid4
@@ -11,6 +12,7 @@ import pytest
 from leases import events, moving
 from leases.clock import SystemClock
 from leases.conditions import Refused, Unknown, Write, Written
+from leases.fleet import Fleet
 from leases.member import Identity, Member
 from leases.ports import Grant, Page, Parting, Remains
 from leases.rows import (
@@ -218,3 +220,16 @@ async def test_a_claim_that_is_answered_after_its_session_was_lost_leaves_no_run
     one.stop()
     await running
     assert one.left_behind == 0
+
+
+async def test_a_member_of_an_older_revision_has_no_room_while_a_newer_one_has() -> None:
+    one = member(MemoryTable(), Host())
+    running = asyncio.create_task(one.run())
+    await until(lambda: one.view.current.sessions and one.room == 10)
+    (own,) = one.view.current.sessions
+    one.view.current = Fleet([own, replace(own, session="newer", revision=2, held=9)])
+    assert one.room == 0
+    one.view.current = Fleet([own, replace(own, session="newer", revision=2, held=10)])
+    assert one.room == 10
+    one.stop()
+    await running
