@@ -119,6 +119,20 @@ def test_a_worker_with_a_slow_wall_clock_takes_over_in_time(fleet: Arena, show: 
     assert {row.owner for row in fleet.rows().values()} == {slow.session}
 
 
+def test_who_comes_when_all_are_dead_takes_over_after_one_watch(fleet: Arena, show: Show) -> None:
+    sessions = [row.session for row in fleet.sessions().values() if row.alive]
+    for task in fleet.tasks.values():
+        if task.exit_code is None:
+            task.kill()
+    fleet.start("d")
+    moment, before = time.monotonic(), fleet.mark()
+    failovers = [fleet.follow(session, before.owned_by(session), moment).result() for session in sessions]
+
+    show({"afterTheStart": [failover.figures for failover in failovers if failover.outages]})
+    check(fleet, before, failovers, DeadBy.JUDGE, JUDGED_SECONDS)
+    assert {row.owner for row in fleet.rows().values()} == {fleet.session(fleet.tasks["d"]).session}
+
+
 def lose(fleet: Arena, names: Sequence[str], show: Show) -> None:
     """Kill whole tasks at once, as when their hosts are lost."""
     sessions = [fleet.session(fleet.tasks[name]).session for name in names]
