@@ -71,7 +71,7 @@ class Mover:
         await self._move_all(deadline)
         if self._holdings.standbys:
             for _ in range(LAST_TRANSFER_LOOKS):
-                if self._holdings.standbys:
+                if self._holdings.standbys and self._clock.now() < deadline:
                     await asyncio.sleep(LAST_TRANSFER_SECONDS / LAST_TRANSFER_LOOKS)
             await self._end(self._holdings.standbys)
             await self._move_all(deadline)
