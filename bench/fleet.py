@@ -15,7 +15,7 @@ from random import Random
 from leases.dynamodb import from_dynamodb, to_dynamodb
 from leases.fleet import Fleet
 from leases.judge import Judge
-from leases.judging import LIST_SECONDS, PATIENCE_OF_ALL
+from leases.judging import LIST_SECONDS
 from leases.rows import OWNER_SHARDS, SessionRow, SessionState, free_shard, readable, session_key
 from leases.timings import Timings
 from leases.writes import open_session
