@@ -34,10 +34,6 @@ from worker.records import (
     timestamp,
 )
 
-SMALL_BYTES = 400
-"""Messages of this size on average at most are kept for a while when they are emitted, on a connection that is busy:
-25 KB for the HANDOFF_MESSAGES last ones."""
-
 SINK_STALLED = "sink_stalled"
 """The reason of a gap: the buffer was full because the sink took too little."""
 
@@ -124,7 +120,7 @@ class State(Enum):
     """On hold, or backing off."""
 
 
-IDLE = State.IDLE
+SHUT, IDLE, QUEUED, OUT, WAITING = State
 """Looked up for every message, which takes longer by way of the class."""
 
 
@@ -184,7 +180,6 @@ class Outbox:
         "_room",
         "_seq",
         "_state",
-        "_tail",
         "_wait",
         "alone",
         "cursor_of",
@@ -216,7 +211,7 @@ class Outbox:
         """What comes before `_pending`. While a parcel of it is out it may be replaced, but does not change."""
         self._front_bytes = 0
         self._bytes = 0
-        self._state = State.SHUT
+        self._state = SHUT
         self._begun = False
         self._grant: Grant | None = None
         self._header: Header | None = None
@@ -225,7 +220,6 @@ class Outbox:
         self._attempts = 0
         self._wait: asyncio.Task[None] | asyncio.TimerHandle | None = None
         self._digests = b""
-        self._tail: list[Item] = []
         self._cursor: str | None = None
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._expected: Sequence[bytes] = ()
@@ -359,7 +353,7 @@ class Outbox:
         self._grant = grant
         self._header = Header(connection=self._connection, epoch=grant.epoch, worker=self._desk.worker())
         self._seq = 0
-        if self._state in (State.SHUT, State.WAITING):
+        if self._state in (SHUT, WAITING):
             self._stop_waiting()
             self._go_on()
 
@@ -383,36 +377,41 @@ class Outbox:
         self._release(-EVENT_BYTES)
 
     def _queue(self) -> None:
-        self._state = State.QUEUED
+        self._state = QUEUED
         self._desk.enqueue(self)
 
     def take(self) -> Parcel | None:
         """What is to be emitted next; None if nothing is any more. One answer to the parcel follows."""
-        if self._state is not State.QUEUED or self._grant is None or self._header is None:
+        if self._state is not QUEUED or self._grant is None or self._header is None:
             return None
         if not self._front:
             self._front, self._pending = self._pending, []
             self._front_bytes = self._bytes
-        self._state = State.OUT
+        self._state = OUT
         most = 1 if self.alone else len(self._front)
         # By position: by name it would take twice as long, and this is done for every entry.
         self._parcel = Parcel(self, self._grant, self._header, self._front, self._seq + 1, most, self.cursor_of)
         return self._parcel
 
-    def acknowledged(self, parcel: Parcel, entry: Entry, counted: int, cursor: str | None) -> None:
-        """The sink has taken the beginning of the parcel, which counted for so many bytes and ended at this cursor."""
+    def acknowledged(self, parcel: Parcel, entry: Entry, cursor: str | None) -> None:
+        """The sink has taken the beginning of the parcel, which ended at this cursor."""
         if parcel is not self._parcel:
             return
         self._parcel = None
         self._attempts = 0
         self.alone = False
-        count = entry.last_seq - entry.first_seq + 1
         if parcel.header is self._header:
             self._seq = entry.last_seq
-        self._remember(count, counted)
-        del self._front[:count]
-        # A text may count for more once it has been encoded, since the interpreter keeps its UTF-8 form with it.
-        self._release_front(min(counted, self._front_bytes) if self._front else self._front_bytes)
+        count = entry.last_seq - entry.first_seq + 1
+        if count == len(self._front):
+            taken, self._front = self._front, []
+            self._release_front(self._front_bytes)
+        else:
+            taken = self._front[:count]
+            del self._front[:count]
+            # A text may count for more once it has been encoded, since the interpreter keeps its UTF-8 form with it.
+            self._release_front(min(sum(cost(payload) for payload, _ in taken), self._front_bytes))
+        self._remember(taken)
         if cursor is not None:
             self._note(cursor)
         self._flush_left -= count
@@ -433,7 +432,7 @@ class Outbox:
         if delay <= 0:
             self._queue()
             return
-        self._state = State.WAITING
+        self._state = WAITING
         self._wait = asyncio.get_running_loop().call_later(delay, self._go_on)
 
     def failed(self) -> int:
@@ -446,7 +445,7 @@ class Outbox:
         if parcel is not self._parcel:
             return
         self._parcel = None
-        self._state = State.WAITING
+        self._state = WAITING
         self._wait = asyncio.get_running_loop().create_task(self._until_emit(parcel.grant))
 
     async def _until_emit(self, grant: Grant) -> None:
@@ -477,7 +476,7 @@ class Outbox:
         if self._front or self._pending:
             self._queue()
         else:
-            self._state = State.IDLE
+            self._state = IDLE
 
     def _release_front(self, size: int) -> None:
         self._front_bytes -= size
@@ -491,22 +490,10 @@ class Outbox:
 
     # Hand-over
 
-    def _remember(self, count: int, counted: int) -> None:
-        """Keep what a hand-over would name: the digests of the last messages.
-
-        While more waits, small messages themselves are kept: most are out of date before anybody asks, and a digest
-        costs as much as everything else that is done to a message here.
-        """
-        self._tail += self._front[max(0, count - HANDOFF_MESSAGES) : count]
-        if counted > SMALL_BYTES * count or not (self._pending or count < len(self._front)):
-            self._digest_tail()
-        elif len(self._tail) > HANDOFF_MESSAGES:
-            del self._tail[:-HANDOFF_MESSAGES]
-
-    def _digest_tail(self) -> None:
-        found = b"".join([item_digest(payload) for payload, _ in self._tail[-HANDOFF_MESSAGES:]])
+    def _remember(self, taken: Sequence[Item]) -> None:
+        """Keep what a hand-over would name: the digests of the last messages."""
+        found = b"".join([item_digest(payload) for payload, _ in taken[-HANDOFF_MESSAGES:]])
         self._digests = (self._digests + found)[-HANDOFF_MESSAGES * DIGEST_BYTES :]
-        self._tail.clear()
 
     # Cursors
 
@@ -536,7 +523,6 @@ class Outbox:
             await self._flushed
         else:
             self._shut()
-        self._digest_tail()
         return Remains(cursor=self._cursor, handoff=Handoff(digests=self._digests, last_seq=self._seq))
 
     def _end_flush(self) -> None:
@@ -570,7 +556,7 @@ class Outbox:
             self._wait = None
 
     def _shut(self) -> None:
-        self._state = State.SHUT
+        self._state = SHUT
         self._grant = None
         self._parcel = None
         self._stop_waiting()

@@ -54,8 +54,8 @@ class Counts:
     """Seconds from receiving the first item of an entry to its acknowledgement, for the last hundred entries."""
 
 
-Attempt = tuple[Parcel, Entry, int, Verdict, str | None]
-"""One entry of a batch: how many bytes its items count for in the buffer, what the sink said, the last resume cursor.
+Attempt = tuple[Parcel, Entry, Verdict, str | None]
+"""One entry of a batch: what the sink said, and the last resume cursor.
 
 A plain tuple, like the parcel's positional arguments, since one is made for every entry."""
 
@@ -74,20 +74,21 @@ class Batch:
 
 def send(sink: Sink, parcels: Sequence[Parcel]) -> Batch:
     """Encode parcels and make one attempt to have them taken. Blocks; runs in a thread of the output."""
-    stamps = Stamps()
-    packed: list[tuple[Parcel, Entry, int]] = []
+    stamps, limits = Stamps(), sink.limits
+    packed: list[tuple[Parcel, Entry]] = []
     unsent: list[tuple[Parcel, Fate]] = []
     size = 0
     for parcel in parcels:
-        if packed and size >= sink.limits.batch_bytes:
+        if packed and size >= limits.batch_bytes:
             unsent.append((parcel, Fate.LEFT))
             continue
-        entry, counted = encode(parcel.header, parcel.items, parcel.first_seq, sink.limits, parcel.most, stamps)
-        if packed and size + len(entry.data) > sink.limits.batch_bytes:
+        _, _, header, items, first_seq, most, _ = parcel
+        entry = encode(header, items, first_seq, limits, most, stamps)
+        if packed and size + len(entry.data) > limits.batch_bytes:
             unsent.append((parcel, Fate.LEFT))
             continue
         size += len(entry.data)
-        packed.append((parcel, entry, counted))
+        packed.append((parcel, entry))
     allowed = []
     for candidate in packed:
         if candidate[0].grant.may_emit():
@@ -100,18 +101,18 @@ def send(sink: Sink, parcels: Sequence[Parcel]) -> Batch:
     verdicts: Sequence[Verdict]
     try:
         verdicts = sink.put(
-            [entry for _, entry, _ in allowed],
-            lambda: all(parcel.grant.may_emit() for parcel, _, _ in allowed),
+            [entry for _, entry in allowed],
+            lambda: all(parcel.grant.may_emit() for parcel, _ in allowed),
         )
     except SinkUnavailable as error:
         unavailable = str(error)
         verdicts = [Verdict(Outcome.AGAIN, unavailable)] * len(allowed)
     attempts = []
-    for (parcel, entry, counted), verdict in zip(allowed, verdicts, strict=True):
+    for (parcel, entry), verdict in zip(allowed, verdicts, strict=True):
         cursor = None
         if parcel.cursor_of is not None and verdict.outcome is _TAKEN:
             cursor = last_cursor(parcel, parcel.cursor_of, entry.last_seq - entry.first_seq + 1)
-        attempts.append((parcel, entry, counted, verdict, cursor))
+        attempts.append((parcel, entry, verdict, cursor))
     return Batch(attempts, unsent, unavailable)
 
 
@@ -164,8 +165,9 @@ class Output:
 
     def enqueue(self, outbox: Outbox) -> None:
         """It has something to emit."""
+        if not self._ready:
+            self._wake.set()
         self._ready.append(outbox)
-        self._wake.set()
 
     def stalled(self) -> None:
         """A message was refused because a buffer is full."""
@@ -239,12 +241,12 @@ class Output:
     def _settle(self, attempts: Sequence[Attempt], *, whole: bool) -> None:
         """Tell the outboxes what became of their entries; `whole`: the call failed as such."""
         counts, now = self._counts, self.wall()
-        for parcel, entry, counted, verdict, cursor in attempts:
+        for parcel, entry, verdict, cursor in attempts:
             if verdict.outcome is _TAKEN:
                 counts.records += entry.last_seq - entry.first_seq + 1
                 counts.bytes += len(entry.data)
                 counts.lags.append(now - parcel.items[0][1])
-                parcel.outbox.acknowledged(parcel, entry, counted, cursor)
+                parcel.outbox.acknowledged(parcel, entry, cursor)
             else:
                 self._not_taken(parcel, entry, verdict, whole=whole)
 

@@ -14,7 +14,6 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from sys import getsizeof
 from typing import Any, NamedTuple
 
 import orjson
@@ -189,51 +188,50 @@ def _split_text(encoded: bytes, size: int) -> list[str]:
 
 
 class Stamps:
-    """Unix milliseconds as ISO 8601 in UTC. Neighbours share the second, which is the costly part."""
+    """Unix milliseconds as ISO 8601 in UTC. Neighbours share it, or its second, which is the costly part."""
 
-    __slots__ = ("_prefix", "_second")
+    __slots__ = ("_milliseconds", "_second", "_seconds", "_stamp")
 
     def __init__(self) -> None:
-        self._second = -1
-        self._prefix = ""
+        self._milliseconds = self._second = -1
+        self._seconds = self._stamp = b""
 
-    def __call__(self, milliseconds: int) -> str:
-        second, rest = divmod(milliseconds, 1000)
-        if second != self._second:
-            self._second = second
-            self._prefix = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        return f"{self._prefix}.{rest:03d}Z"
+    def __call__(self, milliseconds: int) -> bytes:
+        if milliseconds != self._milliseconds:
+            self._milliseconds = milliseconds
+            second, rest = divmod(milliseconds, 1000)
+            if second != self._second:
+                self._second = second
+                self._seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
+            self._stamp = b"%b.%03dZ" % (self._seconds, rest)
+        return self._stamp
 
 
 def timestamp(at: float) -> str:
     """Unix seconds as ISO 8601 in UTC with milliseconds, cut off."""
-    return Stamps()(int(at * 1000))
+    return Stamps()(int(at * 1000)).decode()
 
 
-def encode(
-    header: Header, items: Sequence[Item], first_seq: int, limits: Limits, most: int, stamps: Stamps
-) -> tuple[Entry, int]:
-    """Pack as many items as fit into one entry, at least one and at most `most`. Returns it and what they count for."""
+def encode(header: Header, items: Sequence[Item], first_seq: int, limits: Limits, most: int, stamps: Stamps) -> Entry:
+    """Pack as many items as fit into one entry, at least one and at most `most`."""
     lines: list[bytes] = []
-    size = counted = 0
-    seq = first_seq
+    size, room, seq = 0, limits.entry_bytes, first_seq
     stamped, stamp = -1.0, b""
     begin, end, dumps = header.begin, header.end, orjson.dumps
     # The busiest loop of the output: what the records of a connection have in common is encoded once, not here.
     for payload, received_at in items[:most]:
         if received_at != stamped:
-            stamped, stamp = received_at, stamps(int(received_at * 1000)).encode()
+            stamped, stamp = received_at, stamps(int(received_at * 1000))
         if isinstance(payload, str):
             line = b'%b%d,"type":"message","receivedAt":"%b",%b%b}\n' % (begin, seq, stamp, end, dumps(payload))
         else:
             line = dumps(_odd_record(header, seq, stamp.decode(), payload), option=orjson.OPT_APPEND_NEWLINE)
         size += len(line)
-        if size > limits.entry_bytes and lines:
+        if size > room and lines:
             break
         lines.append(line)
-        counted += ITEM_BYTES + getsizeof(payload) if isinstance(payload, str) else cost(payload)
         seq += 1
-    return Entry(header, first_seq, seq - 1, b"".join(lines)), counted
+    return Entry(header, first_seq, seq - 1, b"".join(lines))
 
 
 def _odd_record(header: Header, seq: int, stamp: str, payload: bytes | Part | Event) -> Mapping[str, Any]:

@@ -547,7 +547,7 @@ async def test_a_batch_stays_within_the_limits_of_the_sink() -> None:
 @pytest.mark.parametrize("text", ["", '\x00\x1f\x7f\\"/', "é例え\U0001f600\u2028", "%b%d%%", "x" * 3000])
 def test_a_line_is_what_an_encoder_makes_of_the_whole_record(text: str) -> None:
     header = Header(connection='odd "%d" é', epoch=1 << 40, worker="w%b\\")
-    entry, _ = encode(header, [(text, 1_700_000_000.0625)], 7, STREAM_LIMITS, 1, Stamps())
+    entry = encode(header, [(text, 1_700_000_000.0625)], 7, STREAM_LIMITS, 1, Stamps())
     record = {
         "connectionId": header.connection,
         "epoch": header.epoch,
