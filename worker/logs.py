@@ -43,7 +43,3 @@ class Recurring:
         due = now - told_at >= self._seconds
         self._told[reason] = (now, 0) if due else (told_at, untold + 1)
         return untold + 1 if due else 0
-
-    def clear(self) -> None:
-        """What comes next is the first one."""
-        self._told.clear()

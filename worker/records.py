@@ -14,6 +14,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
@@ -120,7 +121,13 @@ class Header:
     def __post_init__(self) -> None:
         begin = b'{"connectionId":%b,"epoch":%d,"seq":' % (orjson.dumps(self.connection), self.epoch)
         object.__setattr__(self, "begin", begin)
-        object.__setattr__(self, "end", b'"workerId":%b,"encoding":"text","data":' % orjson.dumps(self.worker))
+        object.__setattr__(self, "end", _end(self.worker))
+
+
+@lru_cache(maxsize=4)
+def _end(worker: str) -> bytes:
+    """The same object for all connections of a session."""
+    return b'"workerId":%b,"encoding":"text","data":' % orjson.dumps(worker)
 
 
 class Entry(NamedTuple):

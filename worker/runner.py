@@ -66,6 +66,40 @@ class GivenUp(Exception):
 class Runner:
     """See `leases.ports.Runner`."""
 
+    __slots__ = (
+        "_cursor",
+        "_echo",
+        "_engine",
+        "_failed",
+        "_failed_at",
+        "_failures",
+        "_gap",
+        "_generation",
+        "_grant",
+        "_group",
+        "_history",
+        "_leaving",
+        "_outbox",
+        "_overlap",
+        "_policy",
+        "_proven",
+        "_recent",
+        "_reported_at",
+        "_retry",
+        "_rotate_at",
+        "_row",
+        "_session",
+        "_spec",
+        "_status",
+        "_stopped",
+        "_task",
+        "_told",
+        "_wall",
+        "connection",
+        "exclusive",
+        "ready",
+    )
+
     def __init__(self, row: ConnectionRow, engine: "Engine") -> None:
         self.ready = asyncio.Event()
         self.exclusive = False
@@ -82,7 +116,8 @@ class Runner:
         self._history = History()
         self._retry: Retry | None = None
         self._failed_at = 0.0
-        self._failures = Recurring(QUIET_SECONDS)
+        self._failures: Recurring | None = None
+        """The attempts that failed since a WebSocket was last open."""
         self._session: Session | None = None
         self._leaving: Session | None = None
         """The session that was closed last: its socket may still be open."""
@@ -366,8 +401,8 @@ class Runner:
                 failure = failed.failure
                 self._engine.meter.count(CONNECT_FAILURES, label=failure.metric)
                 now = asyncio.get_running_loop().time()
-                occurrences = self._failures.due(failure.reason, now)
-                if occurrences:
+                self._failures = self._failures or Recurring(QUIET_SECONDS)
+                if occurrences := self._failures.due(failure.reason, now):
                     self._log(Event.CONNECT_FAILED, failure, occurrences)
                 self._decide(failure, now)
 
@@ -431,7 +466,7 @@ class Runner:
         """A WebSocket is open and subscribed: from now on it is the connection's."""
         self._session = session
         self._retry = None
-        self._failures.clear()
+        self._failures = None
         now = asyncio.get_running_loop().time()
         if spec.max_lifetime_seconds is not None:
             life = spec.max_lifetime_seconds * random.uniform(1 - LIFETIME_SPREAD, 1)

@@ -15,13 +15,6 @@ def test_another_reason_is_told_at_once_and_does_not_make_the_first_one_new() ->
     assert [recurring.due(reason, 0) for reason in ("http_502", "http_503", "http_502", "http_503")] == [1, 1, 0, 0]
 
 
-def test_after_it_went_well_everything_is_new() -> None:
-    recurring = Recurring(300)
-    recurring.due("tcp", 0)
-    recurring.clear()
-    assert recurring.due("tcp", 1) == 1
-
-
 def test_a_fault_is_told_by_type_and_place_without_its_text() -> None:
     try:
         raise ValueError("SENTINEL")
