@@ -84,6 +84,8 @@ class Monitor:
         """Of a connection that its owner has released: in which epoch, and the processes that miss nothing."""
         self._ready_at: dict[str, float] = {}
         """When the standby of a connection became ready."""
+        self._reopened: set[str] = set()
+        """Sessions whose row was deleted by hand, and put back by a late copy of the write that had opened them."""
         self._held_since: dict[str, float] = {}
         """When a process was last put on hold."""
         self._seen_live: dict[tuple[str, str], float] = {}
@@ -227,6 +229,8 @@ class Monitor:
         if name == "ready" and after != before:
             self._ready_at[connection_of(write.key.pk)] = self._timetable.now
         if name == "open":
+            if write.key.sk in self.lives:
+                self._reopened.add(write.key.sk)
             self.lives[write.key.sk] = Life(process, self._timetable.now)
         elif name == "declare_dead":
             self._declared(process, write.key.sk, after)
@@ -256,7 +260,7 @@ class Monitor:
                 return
             silent = f"heartbeat {now - life.beaten_at:.2f} s ago"
             self.violate("4", None, f"{process.name} declares {session} dead, though {subject.name} is well; {silent}")
-        elif process.name not in self.stopping:
+        elif process.name not in self.stopping and session not in self._reopened:
             # Not since its last heartbeat was applied: that may have been one that nobody answered.
             held = now - self._held_since.get(process.name, now)
             if held < 0.85 * self.timings.give_up:
