@@ -129,7 +129,13 @@ class Session:
             self._socket = Upstream(attempt.handshake, self, intake)
             return self._socket
 
-        await dialer.dial(attempt.handshake.url, socket)
+        try:
+            await dialer.dial(attempt.handshake.url, socket)
+        except BaseException:
+            # The handshake may have succeeded all the same, and messages may have come.
+            if self._socket is not None:
+                self._socket.forsake(Failure(kind=Kind.LOCAL, code=ABNORMAL, detail="given up"))
+            raise
         failure = await self._reached
         if failure is not None:
             raise AttemptFailed(failure)

@@ -232,6 +232,11 @@ class Upstream(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def forsake(self, failure: Failure) -> None:
+        """`loop.create_connection` was cancelled. uvloop closes the transport then without telling its protocol."""
+        self.abort(failure)
+        self.connection_lost(None)
+
     # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -265,6 +270,9 @@ class Upstream(asyncio.BufferedProtocol):
         self._protocol.receive_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is None:
+            # Never connected, or forsaken.
+            return
         self._protocol.receive_eof()
         self._over(self._failure, 0)
         if self._aborting is not None:

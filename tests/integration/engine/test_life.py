@@ -6,10 +6,14 @@ from datetime import datetime
 
 import pytest
 
+from bench.engine import Pump
 from leases.ports import Parting
 from tests.integration.engine.conftest import Bench, Lease
 from tests.integration.engine.feed import numbered, numbers
 from tests.support.upstream import Peer, RawUpstream, close, text, until
+from worker.runner import Runner
+from worker.session import Session
+from worker.upstream import Upstream
 
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 
@@ -230,3 +234,38 @@ async def test_a_lost_lease_emits_nothing_more_and_leaves_nothing(bench: Bench) 
         assert bench.data(runner) == []
     await until(lambda: len(asyncio.all_tasks()) <= tasks)
     assert bench.output.budget.used == 0
+
+
+@pytest.mark.asyncio(loop_factories=["uvloop", "asyncio"])
+async def test_an_attempt_that_is_given_up_while_it_succeeds_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Upstream.connection_made
+
+    def slowly(upstream: Upstream, transport: asyncio.BaseTransport) -> None:
+        made(upstream, transport)
+        # The answer is there before the loop has told anybody that the connection is.
+        time.sleep(0.2)
+
+    monkeypatch.setattr(Upstream, "connection_made", slowly)
+    pump = Pump()
+    try:
+        runner, _ = bench.run(pump.url("/idle"))
+        opened = Runner.opened
+
+        def given_up(runner: Runner, session: Session) -> None:
+            opened(runner, session)
+            runner._stop()
+            closing.append(asyncio.create_task(close()))
+
+        async def close() -> None:
+            await runner.settle(Parting.PAUSED)
+            await runner.close()
+
+        closing: list[asyncio.Task[None]] = []
+        monkeypatch.setattr(Runner, "opened", given_up)
+        await until(lambda: closing)
+        await asyncio.wait_for(closing[0], 10)
+        assert bench.kinds(runner) == ["opened", "closed"]
+    finally:
+        pump.stop()
