@@ -116,6 +116,9 @@ class Scenario:
                     late_seconds=rng.choice((2.0, 20.0)),
                 )
             )
+            if world.table.weather.late:
+                # Every tenth write comes late, and four attempts of one heartbeat may in a row.
+                self.silenced_until = self.until + 10.0
         if chance() < 0.3:
             world.queue.lost, world.queue.repeated, world.queue.late_seconds = 0.3 * chance(), chance(), 10 * chance()
         if chance() < 0.3:
