@@ -13,8 +13,10 @@ one's death is settled like any other. A refused transfer ends in `regrant`: the
 """
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import Enum, auto
+from typing import Any
 
 from leases import events, writes
 from leases.conditions import Refused, Unknown, Written
@@ -33,6 +35,8 @@ TELL_AGAIN_SECONDS = 5.0
 """A target that has not answered is told again after this long: the hint may be lost."""
 CROWDED_SECONDS = 0.5
 """The same, where its inbox was full."""
+GATHER_SECONDS = 0.02
+"""Looks at one session that are asked for within this time are one."""
 SETTLING_ATTEMPTS = 5
 READ_AGAIN_SECONDS = 0.2
 
@@ -51,11 +55,21 @@ class Given(Enum):
 class HandOver:
     """Gives connections of one session to others."""
 
-    def __init__(self, holdings: Holdings, inboxes: Inboxes, clock: Clock, observer: events.Observer) -> None:
+    def __init__(
+        self,
+        holdings: Holdings,
+        inboxes: Inboxes,
+        clock: Clock,
+        observer: events.Observer,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
         self._holdings = holdings
         self._inboxes = inboxes
         self._clock = clock
         self._observer = observer
+        self._spawn = spawn
+        self._looks: dict[str, asyncio.Future[bool]] = {}
+        """Looks at sessions that are about to begin."""
 
     async def give(self, connection: str, target: str) -> Given:
         """Hand a connection over to a session."""
@@ -149,7 +163,18 @@ class HandOver:
         return Given.OVER
 
     async def _live(self, session: str) -> bool:
-        """Whether a session is known to be live. That it cannot be read is no reason to give up the standby at once."""
+        """Whether a session is known to be live, by a look that begins after this call, and that others may share."""
+        look = self._looks.get(session)
+        if look is None:
+            look = self._looks[session] = asyncio.get_running_loop().create_future()
+            self._spawn(self._look(session, look))
+        return await asyncio.shield(look)
+
+    async def _look(self, session: str, look: asyncio.Future[bool]) -> None:
+        """That a session cannot be read is no reason to give up its standbys at once."""
+        await asyncio.sleep(GATHER_SECONDS)
+        del self._looks[session]
+        live = False
         for _ in range(SETTLING_ATTEMPTS):
             try:
                 item = await self._holdings.store.get(session_key(session))
@@ -157,8 +182,9 @@ class HandOver:
                 self._observer.saw(events.StoreFailed("read of the target's session", str(unknown)))
                 await asyncio.sleep(READ_AGAIN_SECONDS)
                 continue
-            return item is not None and SessionRow.from_item(item).state is SessionState.LIVE
-        return False
+            live = item is not None and SessionRow.from_item(item).state is SessionState.LIVE
+            break
+        look.set_result(live)
 
     async def _regrant(self, holding: Holding) -> Given:
         """The transfer was refused: go on here, in a new epoch, which fences a transfer that is still on its way."""

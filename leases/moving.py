@@ -58,7 +58,7 @@ class Mover:
         self._clock = clock
         self._observer = observer
         self._spawn = spawn
-        self._handover = HandOver(holdings, Inboxes(store, observer, spawn), clock, observer)
+        self._handover = HandOver(holdings, Inboxes(store, observer, spawn), clock, observer, spawn)
         self._targets = Targets(holdings.session.id)
         self._gate = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
         self._first_seen: dict[str, float] = {}

@@ -54,7 +54,7 @@ HEARTBEAT = Purpose(name="heartbeat", connect=0.4, read=4.0, threads=4)
 JUDGE = Purpose(name="judge", connect=0.4, read=0.8, threads=4)
 """Reads of other sessions, which go stale within 2 P."""
 
-LEASES = Purpose(name="leases", connect=0.5, read=4.0, threads=32)
+LEASES = Purpose(name="leases", connect=0.5, read=4.0, threads=48)
 """Claims, status, checkpoints, sweeps, and reads of what is to run. Patient, and with many calls at a time, so that a
 worker can be drained while every answer takes three seconds."""
 
