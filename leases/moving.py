@@ -30,8 +30,10 @@ LAST_TRANSFER_LOOKS = 25
 HEAD_START_SECONDS = 1.0
 """Of a standby that may be there before everybody else: it reads the row twice a second, and loses nothing."""
 EVEN_OUT_SECONDS = 10.0
-EVEN_OUT_MOVES = 25
-"""Moves of one session in one round: a tenth of a usual worker in ten seconds."""
+EVEN_OUT_MOVES = 40
+EVEN_OUT_PART = 8
+"""Moves of one session in one round: EVEN_OUT_MOVES, or one in EVEN_OUT_PART of what it holds, if that is more. So half
+of any worker is elsewhere within a minute."""
 STEADY_SECONDS = 35.0
 """A session gets connections by evening out only after it was seen for this long: one that is gone again half a minute
 after it came has moved nothing."""
@@ -136,14 +138,20 @@ class Mover:
             steady = self._steady(fleet)
             if self._holdings.session.draining.is_set():
                 continue
-            targets = plan(fleet, self._holdings.session.id, len(self._holdings.held), steady, EVEN_OUT_MOVES)
+            held = len(self._holdings.held)
+            most = max(EVEN_OUT_MOVES, held // EVEN_OUT_PART)
+            targets = plan(fleet, self._holdings.session.id, held, steady, most)
             rested = self._clock.now() - REST_SECONDS
             movable = [
                 holding.connection
                 for holding in self._holdings.held
                 if holding.phase is Phase.HELD and holding.begun_at < rested and _movable(holding)
             ]
-            await asyncio.gather(*map(self._handover.give, movable, targets))
+            await asyncio.gather(*map(self._give, movable, targets))
+
+    async def _give(self, connection: str, target: str) -> None:
+        async with self._gate:
+            await self._handover.give(connection, target)
 
     def _steady(self, fleet: Fleet) -> set[str]:
         now = self._clock.now()
