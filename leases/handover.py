@@ -118,7 +118,7 @@ class HandOver:
     async def _offer(self, holding: Holding, target: str) -> Offer | None:
         """Raises `Unknown`."""
         nonce = self._holdings.new_id()
-        holding.invited = True
+        holding.invite()
         result = await self._holdings.insist.write(writes.offer(holding.row, target, nonce), attempts=SETTLING_ATTEMPTS)
         row = None if result.image is None else ConnectionRow.from_item(result.image)
         if row is None or row.offer is None or row.offer.nonce != nonce:

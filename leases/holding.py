@@ -119,6 +119,11 @@ class Holding:
         self._held.clear()
         return remains
 
+    def invite(self) -> None:
+        """Another session is about to be asked to stand by."""
+        self.invited = True
+        self.runner.invite()
+
     def resume(self) -> None:
         """The session is not on hold any more. What is being let go opens no socket for that."""
         if not self._leaving:

@@ -151,6 +151,10 @@ class Runner(Protocol):
         """Emitting is allowed again, nothing was lost."""
         ...
 
+    def invite(self) -> None:
+        """Another session is about to be asked to stand by: what is received from now on, `settle` has to name."""
+        ...
+
     async def settle(self, parting: Parting) -> Remains:
         """Stop reading and flush what was accepted. When it returns nothing more is emitted, until another `begin`.
 

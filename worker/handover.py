@@ -3,6 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
+LAG_SECONDS = 2.0
+"""How much later the slower of two sockets brings what the other one has brought. What is the same but comes later than
+that is another message: a feed may well say `door open` twice."""
+
 
 def overlap(emitted: Sequence[bytes], seen: Sequence[bytes]) -> tuple[int, Sequence[bytes]]:
     """Which of the messages that a standby has seen were emitted by the old owner already.

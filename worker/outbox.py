@@ -7,6 +7,7 @@ are sent again under the same sequence numbers.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from leases.ports import Grant, Remains
 from leases.rows import DIGEST_BYTES, HANDOFF_MESSAGES, Handoff
-from worker.handover import overlap
+from worker.handover import LAG_SECONDS, overlap
 from worker.records import (
     EVENT_BYTES,
     ITEM_BYTES,
@@ -45,6 +46,12 @@ REFUSED_SECONDS = 5.0
 
 HOLD_SECONDS = 0.1
 """Between two questions to a grant that says that it may emit, and then does not: it is about to be taken away."""
+
+INVITED_SECONDS = 60.0
+"""This long after an offer nobody stands by for it any more: it is taken back within 30 s, and a standby that no offer
+names closes after 30 s more."""
+
+EVERYTHING = sys.maxsize
 
 NOT_HANDED_OVER = "not_handed_over"
 """The reason of a gap: a standby became the owner without knowing where the old one stopped."""
@@ -168,18 +175,21 @@ class Outbox:
         "_desk",
         "_digests",
         "_expected",
+        "_expected_until",
         "_flush_left",
         "_flushed",
         "_front",
         "_front_bytes",
         "_grant",
         "_header",
+        "_invited_at",
         "_parcel",
         "_pending",
         "_plain_length",
         "_room",
         "_seq",
         "_state",
+        "_unshared",
         "_wait",
         "alone",
         "cursor_of",
@@ -220,9 +230,14 @@ class Outbox:
         self._attempts = 0
         self._wait: asyncio.Task[None] | asyncio.TimerHandle | None = None
         self._digests = b""
+        self._invited_at = float("-inf")
+        """When another session was last asked to stand by, on the clock of the loop."""
+        self._unshared = EVERYTHING
+        """How many of the items that are acknowledged next were accepted before that, so that no standby has them."""
         self._cursor: str | None = None
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._expected: Sequence[bytes] = ()
+        self._expected_until = 0.0
         self._flushed: asyncio.Future[None] | None = None
         self._flush_left = 0
         self._room: asyncio.Future[None] | None = None
@@ -301,7 +316,7 @@ class Outbox:
     def _emitted_before(self, data: str | bytes) -> bool:
         """Whether the old owner emitted this message, which the slower socket of its successor brings only now."""
         found = digest(data)
-        if found not in self._expected:
+        if found not in self._expected or asyncio.get_running_loop().time() > self._expected_until:
             self._expected = ()
             return False
         self._expected = self._expected[self._expected.index(found) + 1 :]
@@ -345,7 +360,9 @@ class Outbox:
         """
         if not self._begun:
             if handoff is not None:
-                self._drop_emitted(handoff)
+                # Emission follows a transfer at once. A claim waits: whoever has released it may have stopped reading
+                # before this socket was open.
+                self._drop_emitted(handoff, released=not grant.may_emit())
                 self._digests = handoff.digests
             elif self._pending:
                 self._tell_gap(NOT_HANDED_OVER)
@@ -357,17 +374,18 @@ class Outbox:
             self._stop_waiting()
             self._go_on()
 
-    def _drop_emitted(self, handoff: Handoff) -> None:
+    def _drop_emitted(self, handoff: Handoff, *, released: bool) -> None:
         digests = handoff.digests
         emitted = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
         ends = [position for position, (payload, _) in enumerate(self._pending) if _ends_message(payload)]
         dropped, self._expected = overlap(emitted, [item_digest(self._pending[position][0]) for position in ends])
+        self._expected_until = asyncio.get_running_loop().time() + LAG_SECONDS
         if dropped:
             end = ends[dropped - 1] + 1
             kept = [item for item in self._pending[:end] if isinstance(item[0], Event)]
             self._release(sum(cost(payload) for payload, _ in self._pending[:end] if not isinstance(payload, Event)))
             self._pending[:end] = kept
-        elif emitted and ends and not self._expected:
+        elif ends and not self._expected and (emitted or released):
             self._tell_gap(NOT_MATCHED)
 
     def _tell_gap(self, reason: str) -> None:
@@ -490,8 +508,26 @@ class Outbox:
 
     # Hand-over
 
+    def invite(self) -> None:
+        """Another session is about to be asked to stand by: from now on both may receive the same.
+
+        What was received before cannot be among what it buffers, unless the server is asked to go on from a cursor. It
+        must not be named: the server may say the same again.
+        """
+        now = asyncio.get_running_loop().time()
+        if now - self._invited_at > INVITED_SECONDS and self.cursor_of is None:
+            self._digests = b""
+            self._unshared = len(self._front) + len(self._pending)
+        self._invited_at = now
+
     def _remember(self, taken: Sequence[Item]) -> None:
-        """Keep what a hand-over would name: the digests of the last messages."""
+        """Keep what a hand-over would name: the digests of the last messages that a standby may have as well."""
+        if self.cursor_of is None:
+            before = min(self._unshared, len(taken))
+            self._unshared -= before
+            taken = taken[before:]
+        if not taken:
+            return
         found = b"".join([item_digest(payload) for payload, _ in taken[-HANDOFF_MESSAGES:]])
         self._digests = (self._digests + found)[-HANDOFF_MESSAGES * DIGEST_BYTES :]
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from leases.rows import HANDOFF_MESSAGES
-from worker.handover import overlap
+from worker.handover import LAG_SECONDS, overlap
 from worker.records import digest
 
 Message = tuple[str | bytes, float]
@@ -38,22 +38,28 @@ class Overlap:
         self._pending.clear()
         self.pending_bytes = 0
 
-    def cut(self) -> tuple[Sequence[Message], "Echo"]:
-        """The new one takes over: what of its messages is new, and what it may yet bring that is not."""
+    def cut(self, now: float) -> tuple[Sequence[Message], "Echo"]:
+        """The new one takes over: what of its messages is new, and what it may yet bring that is not.
+
+        `now` is in seconds of the clock that `Echo.without` is told.
+        """
         drop, expected = overlap(list(self._delivered), [digest(data) for data, _ in self._pending])
-        return self._pending[drop:], Echo(expected)
+        return self._pending[drop:], Echo(expected, now + LAG_SECONDS)
 
 
 class Echo:
     """Messages that were delivered already, and that the slower one of two WebSockets brings only now."""
 
-    __slots__ = ("_expected",)
+    __slots__ = ("_expected", "_until")
 
-    def __init__(self, expected: Sequence[bytes]) -> None:
+    def __init__(self, expected: Sequence[bytes], until: float) -> None:
         self._expected = expected
+        self._until = until
 
-    def without(self, messages: Sequence[str | bytes]) -> Sequence[str | bytes]:
+    def without(self, messages: Sequence[str | bytes], now: float) -> Sequence[str | bytes]:
         """Those of these messages that were not delivered already. The first of them ends the echo."""
+        if now > self._until:
+            return messages
         for number, data in enumerate(messages):
             if not self._covers(data):
                 return messages[number:]

@@ -180,6 +180,10 @@ class Runner:
         if self._task is None:
             self._start()
 
+    def invite(self) -> None:
+        """See `leases.ports.Runner`."""
+        self._outbox.invite()
+
     async def settle(self, parting: Parting) -> Remains:
         """See `leases.ports.Runner`."""
         self._stop()
@@ -227,7 +231,7 @@ class Runner:
                 return
             self._overlap.delivered(messages)
         elif self._echo is not None:
-            messages = self._echo.without(messages)
+            messages = self._echo.without(messages, asyncio.get_running_loop().time())
             if messages:
                 self._echo = None
         self._deliver(session, messages, received_at)
@@ -506,7 +510,7 @@ class Runner:
             # Both were open at the seam: nothing was missed.
             self._gap = None
         self._overlap = None
-        messages, self._echo = overlap.cut()
+        messages, self._echo = overlap.cut(asyncio.get_running_loop().time())
         self._take(new, spec)
         self._tell_opened(new)
         for data, received_at in messages:

@@ -269,6 +269,9 @@ class SimRunner:
         if self.socket is None:
             self._dial()
 
+    def invite(self) -> None:
+        """Messages are numbered here: what was received before has no equal."""
+
     async def settle(self, parting: Parting) -> Remains:
         self._reading = False
         self.stopped_at = self._outside.timetable.now

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from datetime import datetime
 
 import pytest
@@ -127,6 +128,7 @@ async def test_a_standby_takes_over_where_the_old_owner_stopped(bench: Bench) ->
         await asyncio.wait_for(old.ready.wait(), 20)
         feeding = asyncio.create_task(feed(upstream))
         await until(lambda: len(bench.data(old)) > 50)
+        old.invite()
         new = bench.engine.runner(bench.row(old.connection))
         bench.runners.append(new)
         await asyncio.wait_for(new.ready.wait(), 20)
@@ -142,6 +144,40 @@ async def test_a_standby_takes_over_where_the_old_owner_stopped(bench: Bench) ->
         data = bench.data(old)
         first = int(data[0][1:])
         assert data == [f"m{number}" for number in range(first, first + len(data))]
+
+
+@pytest.mark.parametrize("greeting", [(), ("welcome",)], ids=["silent", "greeting"])
+async def test_a_feed_that_says_the_same_again_after_a_hand_over_is_heard(
+    bench: Bench, greeting: Sequence[str]
+) -> None:
+    says = ["door open", "door closed", "alarm"]
+
+    async def script(peer: Peer) -> None:
+        await peer.upgrade()
+        for word in greeting:
+            await peer.send(text(word))
+        await peer.serve()
+
+    async def say(upstream: RawUpstream, words: Sequence[str]) -> None:
+        for word in words:
+            for peer in upstream.open_peers:
+                await peer.send(text(word))
+
+    async with RawUpstream(script) as upstream:
+        old, _ = bench.run(upstream.url())
+        await asyncio.wait_for(old.ready.wait(), 20)
+        await say(upstream, says)
+        await until(lambda: len(bench.data(old)) == len(greeting) + 3)
+        old.invite()
+        new = bench.engine.runner(bench.row(old.connection))
+        bench.runners.append(new)
+        await asyncio.wait_for(new.ready.wait(), 20)
+        remains = await old.settle(Parting.HANDED_OVER)
+        new.begin(Lease(old.connection, epoch=2), remains.handoff)
+        await old.close()
+        await say(upstream, ["door open", "alarm", "door closed"])
+        await until(lambda: bench.data(old)[-1] == "door closed" and "door open" in bench.data(old)[-3:])
+        assert bench.data(old)[-3:] == ["door open", "alarm", "door closed"]
 
 
 @pytest.mark.parametrize("parting", [Parting.PAUSED, Parting.STOPPED, Parting.RELEASED, Parting.FAILED])

@@ -88,6 +88,8 @@ class Held:
     def resume(self) -> None:
         """See `leases.ports.Runner`."""
 
+    def invite(self) -> None: ...
+
     async def settle(self, parting: Parting) -> Remains:
         """See `leases.ports.Runner`."""
         return Remains(cursor=None, handoff=Handoff(digests=b"", last_seq=0))

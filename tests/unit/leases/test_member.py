@@ -108,6 +108,8 @@ class Stuck:
 
     def resume(self) -> None: ...
 
+    def invite(self) -> None: ...
+
     async def settle(self, parting: Parting) -> Remains:
         await asyncio.Event().wait()
         raise AssertionError

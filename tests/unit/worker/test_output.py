@@ -261,6 +261,7 @@ async def test_flush_ends_the_epoch_and_a_new_grant_begins_the_next() -> None:
     async with pumping(output(sink)) as out:
         box = out.outbox("c")
         box.begin(FakeGrant(epoch=7), None)
+        box.invite()
         box.accept(["a"], 1.0)
         remains = await box.flush()
         assert remains.handoff == Handoff(digests=digest("a"), last_seq=1)
@@ -280,12 +281,40 @@ async def test_a_hand_over_names_the_last_messages_only() -> None:
     async with pumping(output(ScriptedSink())) as out:
         box = out.outbox("c")
         box.begin(FakeGrant(), None)
+        box.invite()
         for n in range(HANDOFF_MESSAGES + 10):
             box.accept([str(n)], 1.0)
         remains = await box.flush()
     expected = b"".join(digest(str(n)) for n in range(10, HANDOFF_MESSAGES + 10))
     assert remains.handoff.digests == expected
     assert remains.handoff.last_seq == HANDOFF_MESSAGES + 10
+
+
+async def test_a_hand_over_names_nothing_that_came_before_the_standby() -> None:
+    sink = ScriptedSink()
+    async with pumping(output(sink)) as out:
+        box = out.outbox("c")
+        box.begin(FakeGrant(), None)
+        box.accept(["door open"], 1.0)
+        await until(lambda: len(sink.records()) == 1)
+        box.accept(["door closed"], 1.0)
+        box.invite()
+        box.accept(["alarm"], 1.0)
+        # One that was declined, and another one: the first may still be there.
+        box.invite()
+        remains = await box.flush()
+    assert remains.handoff == Handoff(digests=digest("alarm"), last_seq=3)
+
+
+async def test_what_comes_again_when_no_socket_lags_so_far_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.outbox.LAG_SECONDS", -1.0)
+    sink = ScriptedSink()
+    async with pumping(output(sink)) as out:
+        box = out.outbox("c")
+        box.begin(FakeGrant(epoch=8), handed("door open", "door closed"))
+        box.accept(["door open"], 1.0)
+        await box.flush()
+    assert data(sink.records()) == ["door open"]
 
 
 def handed(*texts: str) -> Handoff:
@@ -332,10 +361,12 @@ async def test_a_standby_whose_socket_lags_drops_what_it_receives_late() -> None
     assert data(sink.records()) == ["m11", "m9"]
 
 
-async def test_who_takes_over_and_hands_over_at_once_passes_on_what_it_was_told() -> None:
+async def test_of_a_feed_that_can_replay_what_the_owner_before_emitted_is_passed_on() -> None:
     async with pumping(output(ScriptedSink())) as out:
         box = out.outbox("c")
+        box.cursor_of = str
         box.begin(FakeGrant(epoch=8), handed("m1", "m2"))
+        box.invite()
         assert (await box.flush()).handoff == Handoff(digests=digest("m1") + digest("m2"), last_seq=0)
 
 

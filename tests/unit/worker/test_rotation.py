@@ -14,8 +14,8 @@ def delivered(old: Sequence[str], new: Sequence[str], later: Sequence[str]) -> l
         overlap.delivered(part)
     for part in (new[:2], new[2:]):
         overlap.pending(part, 1.0)
-    messages, echo = overlap.cut()
-    fresh = [str(message) for part in (later[:1], later[1:3], later[3:]) for message in echo.without(part)]
+    messages, echo = overlap.cut(0.0)
+    fresh = [str(message) for part in (later[:1], later[1:3], later[3:]) for message in echo.without(part, 1.0)]
     return [*old, *(str(message) for message, _ in messages), *fresh]
 
 
@@ -34,9 +34,16 @@ def test_without_anything_in_common_everything_is_delivered() -> None:
     assert delivered(["a"], ["b", "c"], ["d"]) == ["a", "b", "c", "d"]
 
 
+def test_what_is_said_again_later_is_no_echo() -> None:
+    overlap = Overlap()
+    overlap.delivered(["door open", "door closed"])
+    _, echo = overlap.cut(0.0)
+    assert echo.without(["door open"], 60.0) == ["door open"]
+
+
 def test_the_pending_of_one_that_ended_early_is_forgotten() -> None:
     overlap = Overlap()
     overlap.pending(["x"], 1.0)
     overlap.forget_pending()
     assert overlap.pending_bytes == 0
-    assert overlap.cut()[0] == []
+    assert overlap.cut(0.0)[0] == []
