@@ -65,7 +65,7 @@ CursorOf = Callable[[str | bytes], str | None]
 
 
 class Overflow(Exception):
-    """A message was refused because the buffer is full. It and what follows is lost, so a `gap` has to say so."""
+    """There is no room, or none in time. What follows is lost, so a `gap` has to say so."""
 
     accepted = 0
     """How many messages that came with it, before it, were accepted."""
@@ -81,7 +81,7 @@ class Budget:
     A small share of its own is kept for every connection, so that a flood on others cannot fill its buffer.
     """
 
-    __slots__ = ("pool", "share", "used")
+    __slots__ = ("mark", "pool", "share", "used")
 
     def __init__(self, total: int, share: int, capacity: int) -> None:
         self.used = 0
@@ -89,6 +89,8 @@ class Budget:
         self.pool = total - share * capacity
         if self.pool < 0:
             raise ValueError(f"{total} bytes are fewer than {share} for each of {capacity} connections")
+        self.mark = self.pool - self.pool // 8
+        """Above this, connections stop reading; what they read before they could goes into the rest of the pool."""
 
 
 class Parcel(NamedTuple):
@@ -150,7 +152,7 @@ class Desk(Protocol):
         ...
 
     def stalled(self) -> None:
-        """A message was refused because a buffer is full."""
+        """A WebSocket is given up because a buffer is full."""
         ...
 
     def discarded(self, messages: int) -> None:
@@ -186,7 +188,7 @@ class Outbox:
         "_parcel",
         "_pending",
         "_plain_length",
-        "_room",
+        "_released",
         "_seq",
         "_state",
         "_unshared",
@@ -240,29 +242,32 @@ class Outbox:
         self._expected_until = 0.0
         self._flushed: asyncio.Future[None] | None = None
         self._flush_left = 0
-        self._room: asyncio.Future[None] | None = None
+        self._released: asyncio.Future[None] | None = None
 
     # Accepting
 
-    def accept(self, messages: Sequence[str | bytes], received_at: float) -> None:
-        """Accept data messages, received at that unix time. Raises `Overflow` at the first that is past the bound.
+    def accept(self, messages: Sequence[str | bytes], received_at: float) -> bool:
+        """Accept data messages, received at that unix time; returns whether there is room for more.
 
-        Into an empty buffer any message goes, however large: the connection's own limit is on messages.
+        Without, stop reading and wait for it (`until_room`). What one read brought is accepted past the bound of the
+        connection, however large: its own limit is on messages. Raises `Overflow` at the first message that the
+        process has no room for.
         """
         # By its hour the busiest method of the worker: nothing here that could be done at emission.
         size = sum(map(getsizeof, messages)) + ITEM_BYTES * len(messages)
         held = self._bytes + size
         budget = self._budget
         # What is short all together consists of short ones.
-        if self._expected or size > self._plain_length or held > self._bound or budget.used + size > budget.pool:
+        if self._expected or size > self._plain_length or held > self._bound or budget.used + size > budget.mark:
             self._one_by_one(messages, received_at)
-            return
+            return not self.full
         self._bytes = held
         budget.used += size
         self._pending += [(data, received_at) for data in messages]
         self.last_message_at = received_at
         if self._state is IDLE:
             self._queue()
+        return True
 
     def control(self, kind: Control, fields: Mapping[str, Any]) -> None:
         """Accept a control record. Never refused: there are few, and they say what happened to the messages."""
@@ -282,9 +287,7 @@ class Outbox:
             self.last_message_at = received_at
             return
         pieces = split(data, self._desk.limits)
-        held = self._bytes + sum(piece.__sizeof__() + ITEM_BYTES for piece in pieces)
-        if held > self._bound or self._budget.used + held - self._bytes > self._budget.pool:
-            self._check_room(held)
+        self._check_room(sum(piece.__sizeof__() + ITEM_BYTES for piece in pieces))
         if len(pieces) == 1:
             self._append(data, received_at)
         else:
@@ -304,14 +307,17 @@ class Outbox:
         if self._state is IDLE:
             self._queue()
 
-    def _check_room(self, held: int) -> None:
-        """Decide about a message with which the buffer would hold `held` bytes, more than its bound or the pool."""
-        if held <= min(self._budget.share, self._bound):
+    def _check_room(self, size: int) -> None:
+        """Refuse a message of so many bytes if the process has no room for it, unless the buffer is empty."""
+        budget = self._budget
+        if budget.used + size <= budget.pool or self._bytes + size <= budget.share:
             return
-        if self._bytes == 0 and self._budget.used <= self._budget.pool:
-            return
+        if self._bytes or budget.used > budget.pool:
+            raise self._overflow()
+
+    def _overflow(self) -> Overflow:
         self._desk.stalled()
-        raise Overflow(f"{self._bytes} bytes wait for the sink, {self._budget.used} in the whole process")
+        return Overflow(f"{self._bytes} bytes wait for the sink, {self._budget.used} in the whole process")
 
     def _emitted_before(self, data: str | bytes) -> bool:
         """Whether the old owner emitted this message, which the slower socket of its successor brings only now."""
@@ -339,17 +345,30 @@ class Outbox:
         """The sequence number of the last record that was acknowledged in this epoch."""
         return self._seq
 
-    async def until_room(self) -> None:
-        """Wait until the buffer is empty enough to make reading worth while again, after an `Overflow`."""
-        while not self._has_room():
-            if self._room is None or self._room.done():
-                self._room = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._room)
+    @property
+    def full(self) -> bool:
+        """Whether nothing more should be read into this buffer for now."""
+        return self._bytes > self._bound or (self._budget.used > self._budget.mark and self._bytes > self._budget.share)
 
-    def _has_room(self) -> bool:
-        return self._bytes <= min(self._budget.share, self._bound // 2) or (
-            self._bytes <= self._bound // 2 and self._budget.used <= self._budget.pool
-        )
+    async def until_room(self, within: float) -> None:
+        """Wait until the buffer is not full any more. Raises `Overflow` if that takes longer than so many seconds."""
+        try:
+            async with asyncio.timeout(within):
+                while self.full:
+                    await self._until_released()
+        except TimeoutError:
+            raise self._overflow() from None
+
+    async def until_half_empty(self) -> None:
+        """Wait until there is enough room to make a new WebSocket worth while, after the last one found none."""
+        while self._bytes > self._bound // 2 or self.full:
+            await self._until_released()
+
+    async def _until_released(self) -> None:
+        """Wait until the sink has taken something."""
+        if self._released is None or self._released.done():
+            self._released = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._released)
 
     # Emitting
 
@@ -503,8 +522,8 @@ class Outbox:
     def _release(self, size: int) -> None:
         self._bytes -= size
         self._budget.used -= size
-        if self._room is not None and not self._room.done() and self._has_room():
-            self._room.set_result(None)
+        if self._released is not None and not self._released.done():
+            self._released.set_result(None)
 
     # Hand-over
 

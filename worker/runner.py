@@ -271,7 +271,8 @@ class Runner:
 
     def _deliver(self, session: Session, messages: Sequence[str | bytes], received_at: float) -> None:
         try:
-            self._outbox.accept(messages, received_at)
+            if not self._outbox.accept(messages, received_at):
+                session.ease(self._outbox)
         except Overflow as overflow:
             session.close(Failure(kind=Kind.SINK_STALLED, code=GOING_AWAY, detail=str(overflow)))
             messages = messages[: overflow.accepted]
@@ -383,8 +384,8 @@ class Runner:
         self.ready.clear()
         self._engine.meter.count(RECONNECTS)
         self._judge(session)
-        if session.ended_with is not None and session.ended_with.kind is Kind.SINK_STALLED:
-            await self._outbox.until_room()
+        if self._outbox.full or (session.ended_with is not None and session.ended_with.kind is Kind.SINK_STALLED):
+            await self._outbox.until_half_empty()
 
     def _judge(self, session: Session) -> None:
         """Learn from the end of a WebSocket that was in use. Raises `GivenUp`."""

@@ -12,6 +12,7 @@ from worker.attempt import Attempt, Opening
 from worker.dial import Dialer
 from worker.keepalive import Pulse, Sweeper, Verdict
 from worker.logs import fault, logger
+from worker.outbox import Outbox, Overflow
 from worker.pointer import value_at
 from worker.redaction import Redactor
 from worker.retry import AttemptFailed, Failure, Kind
@@ -22,6 +23,12 @@ CLOSE_SECONDS = 3.0
 
 DRY_SECONDS = 1.0
 """How long a settling connection goes on reading what has arrived; a flood has no end."""
+
+EASE_SECONDS = 10.0
+"""So long a full buffer may keep a WebSocket from being read: half of what servers commonly wait for a pong."""
+
+EASED_LOOK_SECONDS = 0.01
+"""How often a settling connection looks whether it may read again."""
 
 VISIT_SECONDS = 60.0
 """How often a WebSocket is looked at, at least."""
@@ -67,6 +74,7 @@ class Session:
         "_app_ping_seconds",
         "_attempt",
         "_awaited",
+        "_easing",
         "_ended_at",
         "_openings",
         "_owner",
@@ -114,6 +122,8 @@ class Session:
         )
         self._redactor = Redactor(attempt)
         self._settled = False
+        self._easing: asyncio.Task[None] | None = None
+        """Nothing is read while it runs."""
         self._ended_at: float | None = None
         self._socket: Upstream | None = None
 
@@ -172,16 +182,40 @@ class Session:
         loop = asyncio.get_running_loop()
         end = loop.time() + DRY_SECONDS
         while self._socket is not None and self._socket.has_unread and loop.time() < end:  # noqa: ASYNC110 - a loop pass is a read
-            await asyncio.sleep(0)
+            await asyncio.sleep(EASED_LOOK_SECONDS if self._easing else 0)
         self._settled = True
+        self._stop_easing()
         if self._socket is not None:
             self._socket.pause()
 
     def resume(self) -> None:
         """Read on."""
         self._settled = False
+        if self._socket is not None and self._easing is None:
+            self._socket.resume()
+
+    def ease(self, outbox: Outbox) -> None:
+        """The outbox is full: read nothing until it has room again. If that takes EASE_SECONDS, close.
+
+        It cannot be for long, since pings arrive in line, behind what is not read.
+        """
+        if self._easing is None and self._socket is not None and self.usable:
+            self._socket.pause()
+            self._easing = asyncio.get_running_loop().create_task(self._ease(outbox))
+
+    async def _ease(self, outbox: Outbox) -> None:
+        try:
+            await outbox.until_room(EASE_SECONDS)
+        except Overflow as overflow:
+            self.close(Failure(kind=Kind.SINK_STALLED, code=GOING_AWAY, detail=str(overflow)))
+        self._easing = None
         if self._socket is not None:
             self._socket.resume()
+
+    def _stop_easing(self) -> None:
+        if self._easing is not None:
+            self._easing.cancel()
+            self._easing = None
 
     def close(self, failure: Failure) -> None:
         """Say good-bye with `failure.code`, then hang up, in bounded time. Messages that still come are dropped."""
@@ -224,6 +258,7 @@ class Session:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._stop_easing()
         self._awaited = None
         if self.opened_at is not None:
             self._owner.ended(self, failure)
@@ -291,6 +326,7 @@ class Session:
         if self._settled:
             # Nothing is read, so nothing can be concluded.
             return now + VISIT_SECONDS
+        sound = sound and self._easing is None
         verdict, again = self._pulse.look(now, self._socket.heard_at, self.message_at, sound=sound)
         if verdict is Verdict.PING:
             self._socket.ping()

@@ -108,7 +108,7 @@ class Settings:
             processes=read.whole("WORKER_PROCESSES", cpus),
             drain_seconds=read.number("WORKER_DRAIN_SECONDS", 90),
             buffer_bytes=read.whole("WORKER_BUFFER_BYTES", 704 * 1024 * 1024),
-            connection_buffer_bytes=read.whole("WORKER_CONNECTION_BUFFER_BYTES", 8 * 1024 * 1024),
+            connection_buffer_bytes=read.whole("WORKER_CONNECTION_BUFFER_BYTES", 24 * 1024 * 1024),
             connect_rate=read.number("WORKER_CONNECT_RATE", PROCESS_ALLOWANCE.rate),
             group_connect_rate=read.number("WORKER_GROUP_CONNECT_RATE", GROUP_ALLOWANCE.rate),
             timings=_timings(read),

@@ -414,16 +414,14 @@ async def test_large_messages_are_split_and_come_back_whole() -> None:
 
 
 def fill(box: Outbox) -> int:
-    """Accept messages of 1,000 bytes until the outbox refuses one; returns how many it took."""
-    for taken in range(1000):
-        try:
-            box.accept(["x" * 1000], 1.0)
-        except Overflow:
+    """Accept messages of 1,000 bytes until the outbox is full; returns how many it took."""
+    for taken in range(1, 1000):
+        if not box.accept(["x" * 1000], 1.0):
             return taken
-    raise AssertionError("nothing was refused")
+    raise AssertionError("it is never full")
 
 
-async def test_the_buffer_of_a_connection_is_bounded_in_bytes() -> None:
+async def test_a_full_buffer_is_waited_for() -> None:
     sink = ScriptedSink()
     sink.gate.clear()
     async with pumping(output(sink, connection_bytes=100_000)) as out:
@@ -431,9 +429,11 @@ async def test_the_buffer_of_a_connection_is_bounded_in_bytes() -> None:
         box.begin(FakeGrant(), None)
         taken = fill(box)
         assert 80 <= taken < 100
-        assert box.buffered_bytes <= 100_000
+        assert 100_000 < box.buffered_bytes < 102_000
+        with pytest.raises(Overflow):
+            await box.until_room(0.01)
         box.control(Control.GAP, {"from": None, "to": None, "resumed": False, "reason": "sink_stalled"})
-        waiting = asyncio.create_task(box.until_room())
+        waiting = asyncio.gather(box.until_room(20), box.until_half_empty())
         await asyncio.sleep(0)
         assert not waiting.done()
         sink.gate.set()
@@ -463,17 +463,30 @@ async def test_what_was_counted_is_given_back_exactly(text: str) -> None:
         assert box.buffered_bytes == out.budget.used == 0
 
 
-async def test_of_what_came_in_one_read_the_beginning_that_fits_is_accepted() -> None:
+async def test_what_one_read_brought_goes_past_the_bound_of_a_connection() -> None:
     texts = [f"{n:01000}" for n in range(100)]
     sink = ScriptedSink()
     async with pumping(output(sink, connection_bytes=50_000)) as out:
+        box = out.outbox("c")
+        assert not box.accept(texts, 1.0)
+        box.begin(FakeGrant(), Handoff(digests=b"", last_seq=0))
+        await box.flush()
+        assert data(sink.records()) == texts
+        assert out.budget.used == 0
+
+
+async def test_of_what_came_in_one_read_the_beginning_that_the_process_has_room_for_is_accepted() -> None:
+    texts = [f"{n:01000}" for n in range(100)]
+    sink = ScriptedSink()
+    async with pumping(output(sink, total=90_960)) as out:
         box = out.outbox("c")
         with pytest.raises(Overflow) as refused:
             box.accept(texts, 1.0)
         taken = refused.value.accepted
         assert 40 <= taken < 50
         assert box.buffered_messages == taken
-        assert box.buffered_bytes <= 50_000
+        assert box.buffered_bytes <= out.budget.pool == 50_000
+        assert out.counts().stalls == 1
         box.begin(FakeGrant(), Handoff(digests=b"", last_seq=0))
         await box.flush()
         assert data(sink.records()) == texts[:taken]
@@ -496,15 +509,25 @@ async def test_a_large_message_between_small_ones_of_a_read_is_split_in_its_plac
 async def test_a_flood_elsewhere_leaves_every_connection_its_share() -> None:
     async with pumping(output(ScriptedSink(), total=50_000, share=4096)) as out:
         flooded, quiet = out.outbox("flooded"), out.outbox("quiet")
-        fill(flooded)
-        assert fill(quiet) == 3
+        assert fill(flooded) >= 3
+        assert flooded.buffered_bytes <= out.budget.pool
+        with pytest.raises(Overflow):
+            flooded.accept(["x" * 1000] * 10, 1.0)
+        for _ in range(3):
+            assert quiet.accept(["x" * 1000], 1.0)
+        with pytest.raises(Overflow):
+            quiet.accept(["x" * 1000], 1.0)
+        assert flooded.full
         assert out.budget.used <= 50_000
 
 
 async def test_a_message_of_any_size_goes_into_an_empty_buffer() -> None:
     async with pumping(output(ScriptedSink(), connection_bytes=1000)) as out:
         box = out.outbox("c")
-        box.accept(["x" * 50_000], 1.0)
+        assert not box.accept(["x" * 50_000], 1.0)
+    async with pumping(output(ScriptedSink(), total=50_000)) as out:
+        box = out.outbox("c")
+        assert not box.accept(["x" * 50_000], 1.0)
         with pytest.raises(Overflow):
             box.accept(["x"], 1.0)
 
