@@ -8,7 +8,7 @@ Stopping is a generation without a spec row, since nobody acts on its request an
 from connections.spec import ConnectionSpec
 from connections.status import State, Status, timestamp
 from leases.conditions import Absent, AllOf, Write
-from leases.rows import ConnectionRow, Desired, Item, Key, connection_key, free_owner, parked_owner, spec_key
+from leases.rows import ConnectionRow, Desired, Item, Key, connection_key, free_owner, is_free, parked_owner, spec_key
 from leases.writes import DEAD_ROW_SECONDS, change
 
 ALWAYS = AllOf(())
@@ -46,7 +46,9 @@ def created(lease: Write) -> ConnectionRow:
 def revise(row: ConnectionRow, spec: ConnectionSpec, desired: Desired, now: float) -> tuple[Write, ...]:
     """The next generation of a connection, to be written in one transaction. Refused: read the row again."""
     ttl = int(now) + DEAD_ROW_SECONDS
-    status = _status(State.PENDING if desired is Desired.RUNNING else State.PAUSED, now)
+    waiting = is_free(row.owner) and desired is Desired.RUNNING
+    # What the last owner told of one that waits for the next: from that it knows whether it has a gap to tell of.
+    status = None if waiting else _status(State.PENDING if desired is Desired.RUNNING else State.PAUSED, now)
     new = _spec(row.connection, row.generation + 1, spec)
     return change(row, desired, status, ttl), new, _expire(current_spec(row), ttl)
 

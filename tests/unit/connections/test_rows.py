@@ -49,6 +49,13 @@ def test_a_change_writes_the_next_generation_and_lets_the_last_one_expire() -> N
     assert (superseded.key, dict(superseded.set)) == (spec_key("a" * 26, 1), {"ttl": 1_800_086_400})
 
 
+def test_a_change_of_one_that_waits_for_an_owner_keeps_what_the_last_one_told() -> None:
+    lease, *_ = revise(row_of(), SPEC, Desired.RUNNING, NOW)
+    assert "status" not in lease.set
+    lease, *_ = revise(row_of(Desired.PAUSED), SPEC, Desired.RUNNING, NOW)
+    assert lease.set["status"]["state"] == "PENDING"
+
+
 def test_the_request_of_a_stopped_connection_expires_with_it() -> None:
     row = row_of()
     lease, spec = stop(row, NOW)
