@@ -30,7 +30,7 @@ CLOCK_RATE_RATIO = 1.10
 """Largest ratio between the rates of two machines' monotonic clocks that the lease protocol tolerates."""
 
 HEARTBEAT_CALL_SECONDS = 1.2
-"""Longest time that one heartbeat call may take: 0.4 s to connect and 0.8 s to read."""
+"""A heartbeat that has had no answer for so long is sent again."""
 
 ANSWER_SECONDS = 0.2
 """The longest that a good answer of the table is expected to take."""

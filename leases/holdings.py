@@ -39,7 +39,6 @@ from leases.session import Session
 from leases.timings import Timings
 
 CLAIM_ATTEMPTS = 3
-LETTING_GO_AT_ONCE = 64
 AUDIT_ROUNDS = 10
 """Every so many self-audits, each row that runs has been read once, whatever the index says."""
 STANDBY_SECONDS = 30.0

@@ -64,10 +64,9 @@ class StackTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """All stacks, each after those that it depends on, and the container images that they use."""
+    """All stacks, each after those that it depends on."""
 
     stacks: Sequence[StackTemplate]
-    dockerfiles: Sequence[Path]
 
 
 def synthesize() -> Path:
@@ -106,10 +105,7 @@ def load(folder: Path) -> Assembly:
         assets = [asset for dep in artifact.get("dependencies", ()) for asset in _files(folder, manifests.get(dep, {}))]
         template = json.loads((folder / properties["templateFile"]).read_text())
         stacks.append(StackTemplate(properties.get("stackName", id_), template, assets))
-    images = [image["source"] for manifest in manifests.values() for image in manifest.get("dockerImages", {}).values()]
-    return Assembly(
-        stacks, sorted({folder / image["directory"] / image.get("dockerFile", "Dockerfile") for image in images})
-    )
+    return Assembly(stacks)
 
 
 def _files(folder: Path, manifest: Mapping[str, Any]) -> list[FileAsset]:

@@ -79,7 +79,6 @@ class Monitor:
         self.stopping: set[str] = set()
         """Processes that were asked to drain."""
         self.outage_since: float | None = None
-        self.outage_over = float("-inf")
         self._followers: dict[str, tuple[int, frozenset[str]]] = {}
         """Of a connection that its owner has released: in which epoch, and the processes that miss nothing."""
         self._ready_at: dict[str, float] = {}

@@ -353,7 +353,6 @@ class Scenario:
         def over() -> None:
             undo()
             monitor.outage_since = None
-            monitor.outage_over = timetable.now
 
         timetable.after(length, over)
         return True

@@ -19,7 +19,6 @@ WORKER = "worker"
 """The caller by which the proxy knows all tasks; functions have the name of their package."""
 POLL_SECONDS = 0.05
 PATIENCE_SECONDS = 60.0
-LOGGED_SECONDS = 10.0
 FUNCTION_SERVICES = ("DYNAMODB", "SQS")
 """What functions use. They have the emulator's own address as the one for everything else."""
 

@@ -23,7 +23,7 @@ def assembly() -> Assembly:
         StackTemplate("fleet", {"Resources": {"Task": task}}, []),
         StackTemplate("api", {"Resources": {"Function": function}}, []),
     ]
-    return Assembly(stacks, [])
+    return Assembly(stacks)
 
 
 def environments(settings: dict[str, str], extra: dict[str, str] | None = None) -> tuple[dict[str, Any], Any]:
