@@ -252,7 +252,7 @@ def retry_after_seconds(value: str | None, wall: float) -> float | None:
     except ValueError:
         try:
             date = parsedate_to_datetime(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         seconds = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - wall
     else:

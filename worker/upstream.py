@@ -482,11 +482,12 @@ def _refusal(head: bytearray) -> Failure | None:
     fields, complete, _ = rest.partition(b"\r\n\r\n")
     if not complete and not rest.startswith(b"\r\n"):
         return None
-    headers = BytesHeaderParser().parse(BytesIO(fields))
+    # Bytes that are not ASCII make it an object that is no text.
+    retry_after = BytesHeaderParser().parse(BytesIO(fields)).get("Retry-After")
     return Failure(
         kind=Kind.HTTP,
         status=int(status),
-        retry_after=headers.get("Retry-After"),
+        retry_after=None if retry_after is None else str(retry_after),
         detail="a redirect is not followed" if status.startswith(b"3") else "",
     )
 

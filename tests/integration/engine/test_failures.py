@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import worker.admission
 import worker.retry
 import worker.session
 from connections.url_policy import check_url
@@ -203,6 +204,27 @@ async def test_the_whole_group_honours_retry_after(bench: Bench) -> None:
         await until(lambda: len(upstream.peers) == 4)
         assert all(peer.accepted_at - refused_at >= 1.9 for peer in upstream.peers[2:])
         assert bench.meter.of(metrics.CONNECT_FAILURES, metrics.Reason.RATE_LIMITED) == 1
+
+
+@pytest.mark.parametrize("value", ["30 \xe9", "Fri, 01 Jan 9999999999 00:00:00 GMT", "soon"])
+async def test_a_retry_after_that_makes_no_sense_is_the_back_off_of_the_group(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setattr(worker.admission, "RATE_LIMITED_FIRST_WAIT", 2.0)
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        head = f"HTTP/1.1 429 Too Many Requests\r\nRetry-After: {value}\r\nContent-Length: 0\r\n\r\n"
+        await peer.send(head.encode("latin-1"))
+
+    async with RawUpstream(script) as upstream:
+        runner, lease = bench.run(upstream.url())
+        await until(lambda: lease.state == "BACKING_OFF")
+        assert (lease.statuses[-1]["reason"], lease.statuses[-1]["attempts"]) == ("http_429", 1)
+        upstream.script = behave
+        await asyncio.wait_for(runner.ready.wait(), 20)
+        assert upstream.peers[1].accepted_at - upstream.peers[0].accepted_at >= 1.9
+        assert bench.meter.of(metrics.CONNECT_FAILURES, metrics.Reason.INTERNAL) == 0
 
 
 async def test_a_secret_that_is_not_there_is_shown_and_tried_again(bench: Bench) -> None:

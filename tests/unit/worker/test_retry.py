@@ -1,6 +1,8 @@
 """What follows a failure."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from telemetry.metrics import Reason
 from worker.retry import (
@@ -186,6 +188,40 @@ def test_who_is_told_to_wait_waits_with_its_group(failure: Failure, limited: boo
 )
 def test_retry_after_is_read_in_every_form(header: str | None, seconds: float | None) -> None:
     assert retry_after_seconds(header, WALL) == seconds
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "30 \udce9",
+        "30 é",
+        "Fri, 01 Jan 9999999999 00:00:00 GMT",
+        "Fri, 31 Dec 9999 23:59:59 -2359",
+        "Fri, 01 Jan 2027 00:00:00 +99999999",
+        "nan",
+        "-inf",
+        "9" * 5000 + " x",
+        "",
+    ],
+)
+def test_a_retry_after_that_makes_no_sense_is_none(header: str) -> None:
+    assert retry_after_seconds(header, WALL) in (None, RETRY_AFTER_CAP)
+
+
+DAYS, MONTHS = ["Mon", "Fri", "", "x"], ["Jan", "Feb", "feb", "Foo"]
+NUMBERS = st.one_of(st.integers(-100, 10**12).map(str), st.text(max_size=3))
+DATES = st.builds(
+    "{}, {} {} {} {}:{}:{} {}".format,
+    *(st.sampled_from(DAYS), NUMBERS, st.sampled_from(MONTHS), NUMBERS, NUMBERS, NUMBERS, NUMBERS),
+    st.one_of(st.sampled_from(["GMT", "-0000", "EST", "+9999", "-99999999999"]), st.text(max_size=6)),
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.one_of(st.text(), st.floats().map(str), st.integers().map(str), DATES))
+def test_any_retry_after_at_all_is_a_time_or_nothing(header: str) -> None:
+    seconds = retry_after_seconds(header, WALL)
+    assert seconds is None or 0 < seconds <= RETRY_AFTER_CAP
 
 
 def test_a_reason_says_the_number_that_matters() -> None:
