@@ -73,6 +73,14 @@ def render(spec: ConnectionSpec, policy: UrlPolicy, secrets: Mapping[str, str], 
     )
 
 
+def group_name(spec: ConnectionSpec, policy: UrlPolicy) -> str:
+    """The group of a request: what it names, or else its host, with the port unless it is the scheme's own.
+
+    Raises `AttemptFailed` if the URL policy refuses the URL.
+    """
+    return spec.group or _checked(spec.url, policy).authority
+
+
 def _message(frame: Frame, values: Mapping[str, str]) -> str | bytes:
     return frame.binary if frame.binary is not None else fill(frame.text or "", values)
 

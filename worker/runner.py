@@ -26,7 +26,7 @@ from telemetry.logs import Event, Field
 from telemetry.metrics import CONNECT_FAILURES, CONNECTIONS_FAILED, CONNECTS, RECONNECTS
 from worker.adapters import Adapter
 from worker.admission import Group
-from worker.attempt import Attempt, render
+from worker.attempt import Attempt, group_name, render
 from worker.logs import Recurring, fault, logger
 from worker.outbox import Discarded, Overflow
 from worker.pointer import cursor_of
@@ -426,7 +426,7 @@ class Runner:
     async def _attempt(self, spec: ConnectionSpec, share: float) -> Session:
         """Open one WebSocket and subscribe. Raises `AttemptFailed`."""
         engine = self._engine
-        group = self._group = self._group or engine.admission.group(spec.group or _host(spec.url))
+        group = self._group = self._group or engine.admission.group(group_name(spec, engine.policy))
         adapter = self._adapter(spec)
         session: Session | None = None
         try:
@@ -651,8 +651,3 @@ def _overlap_seconds(spec: ConnectionSpec) -> float:
 
 def _reason(failure: Failure) -> str:
     return f"{failure.reason}: {failure.detail}" if failure.detail else failure.reason
-
-
-def _host(url: str) -> str:
-    """The default group of a URL: everything between the scheme and the path."""
-    return url.split("/", 3)[2].lower()

@@ -206,6 +206,17 @@ async def test_the_whole_group_honours_retry_after(bench: Bench) -> None:
         assert bench.meter.of(metrics.CONNECT_FAILURES, metrics.Reason.RATE_LIMITED) == 1
 
 
+async def test_what_differs_in_its_query_only_honours_retry_after_together(bench: Bench) -> None:
+    async with RawUpstream(refuse("429 Too Many Requests", Retry_After="2")) as upstream:
+        _, first = bench.run(upstream.url("?token=1"))
+        await until(lambda: first.state == "BACKING_OFF")
+        upstream.script = behave
+        second, _ = bench.run(upstream.url("?token=2"))
+        await asyncio.wait_for(second.ready.wait(), 20)
+        refused, *others = upstream.peers
+        assert all(peer.accepted_at - refused.accepted_at >= 1.9 for peer in others)
+
+
 @pytest.mark.parametrize("value", ["30 \xe9", "Fri, 01 Jan 9999999999 00:00:00 GMT", "soon"])
 async def test_a_retry_after_that_makes_no_sense_is_the_back_off_of_the_group(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, value: str

@@ -7,7 +7,7 @@ import pytest
 
 from connections.spec import ConnectionSpec
 from connections.url_policy import UrlPolicy
-from worker.attempt import Attempt, render
+from worker.attempt import Attempt, group_name, render
 from worker.retry import AttemptFailed, Kind
 
 RESUME = {"pointer": "/seq", "sendAs": "query", "name": "cursor", "rewind": 5}
@@ -31,6 +31,23 @@ def test_secrets_are_put_into_query_headers_and_frames_as_each_needs_it() -> Non
     assert attempt.handshake.headers == {"X-T": "<a&b c>"}
     assert [opening.data for opening in attempt.openings] == ["auth a&b c ${other}", b"\x00"]
     assert attempt.app_ping == "ping a&b c"
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("wss://h.example?feed=0", "h.example"),
+        ("wss://h.example:443/a?token=${t}", "h.example"),
+        ("WSS://H.Example./b", "h.example"),
+        ("wss://h.example:8443?a=b/c", "h.example:8443"),
+        ("ws://[2606:4700:0::1]/", "[2606:4700::1]"),
+    ],
+)
+def test_the_default_group_is_the_host_however_it_is_written(url: str, name: str) -> None:
+    secrets = {"secretRefs": {"t": "name"}} if "${t}" in url else {}
+    spec = ConnectionSpec.from_json(json.dumps({"url": url} | secrets))
+    assert group_name(spec, UrlPolicy.parse("2606:4700::/32")) == name
+    assert group_name(spec.model_copy(update={"group": "venue"}), UrlPolicy()) == "venue"
 
 
 @pytest.mark.parametrize(
