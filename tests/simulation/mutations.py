@@ -372,7 +372,7 @@ MUTATIONS = (
         "try:\n            result = await self._holdings.insist.write(write, attempts=1)\n"
         "        except Unknown:\n            holding.begin(holding.row, 0.0)\n            return False\n"
         "        row = None",
-        seed=314,
+        seed=339,
     ),
 )
 
