@@ -160,7 +160,7 @@ class Session:
         self._reached = None
         if self.ended_with is not None:
             raise AttemptFailed(self.ended_with)
-        sweeper.watch(self, min(self._pulse.interval, VISIT_SECONDS))
+        sweeper.watch(self, min(self._pulse.interval, self._pulse.stale_after or VISIT_SECONDS, VISIT_SECONDS))
         if self._app_ping is not None:
             self._timer = asyncio.get_running_loop().call_later(self._app_ping_seconds, self._ping)
 

@@ -350,6 +350,19 @@ async def test_a_feed_without_messages_is_reopened_even_if_pongs_come(bench: Ben
         assert upstream.peers[0].frames[-1].close_code == 1001
 
 
+@pytest.mark.parametrize("ping", [None, {"intervalSeconds": 20, "timeoutSeconds": 20}])
+async def test_a_feed_is_reopened_when_it_is_stale_however_it_is_pinged(
+    bench: Bench, ping: dict[str, float] | None
+) -> None:
+    async with RawUpstream() as upstream:
+        runner, _ = bench.run(upstream.url(), staleAfterSeconds=2, wsPing=ping)
+        await until(lambda: upstream.peers and upstream.peers[0].frames)
+        first = upstream.peers[0]
+        assert first.upgraded_at is not None
+        assert 1.9 < first.frames[0].at - first.upgraded_at < 5
+        await until(lambda: bench.record(runner, "closed")["reason"] == "stale")
+
+
 async def test_application_pings_go_on_while_the_sink_is_stalled_and_data_flows(bench: Bench) -> None:
     async def script(peer: Peer) -> None:
         await peer.upgrade()
