@@ -43,6 +43,37 @@ def test_a_cursor_is_a_text_or_a_number(pointer: str, cursor: str | None) -> Non
     assert cursor_of(pointer)(MESSAGE) == cursor
 
 
+@pytest.mark.parametrize(
+    "number",
+    [
+        "0",
+        "-5",
+        "18446744073709551615",
+        "18446744073709551616",
+        "-9223372036854775809",
+        "1e2",
+        "1E+2",
+        "100.0",
+        "1700000000.123456789",
+        "1" * 256,
+    ],
+)
+def test_a_number_is_a_cursor_as_it_is_written(number: str) -> None:
+    message = f'{{"a": [{{"b": {number}}}], "c": 1.25}}'
+    assert cursor_of("/a/0/b")(message) == cursor_of("/a/0/b")(message.encode()) == number
+
+
+@pytest.mark.parametrize("number", ["1" * 257, "1e" + "0" * 300, "1.5" * 1 + "0" * 300])
+def test_a_number_that_is_too_long_for_a_row_is_no_cursor(number: str) -> None:
+    assert cursor_of("/a")(f'{{"a": {number}}}') is None
+
+
+def test_a_number_in_a_message_of_any_depth_is_found_or_not_and_breaks_nothing() -> None:
+    for depth in (10, 500, 1000, 2000):
+        message = f'{{"deep": {"[" * depth}{"]" * depth}, "a": 1.50}}'
+        assert cursor_of("/a")(message) in ("1.50", None)
+
+
 @pytest.mark.parametrize("character", ["7", "é", "例"])
 def test_what_is_too_long_for_a_row_is_no_cursor(character: str) -> None:
     longest = character * (256 // len(character.encode()))
@@ -53,7 +84,32 @@ def test_what_is_too_long_for_a_row_is_no_cursor(character: str) -> None:
 
 @pytest.mark.parametrize(
     ("cursor", "by", "result"),
-    [("100", 7, "93"), ("5", 7, "0"), ("abc", 7, "abc"), ("100", 0, "100"), ("1.5", 1, "1.5")],
+    [
+        ("100", 7, "93"),
+        ("5", 7, "0"),
+        ("100", 0, "100"),
+        ("00012", 2, "00010"),
+        ("00012", 20, "00000"),
+        ("0", 3, "0"),
+        ("-5", 7, "-12"),
+        ("1.5", 1, "0.5"),
+        ("1.5", 2, "0"),
+        ("1700000000.123456789", 5, "1699999995.123456789"),
+        ("100.0", 1, "99.0"),
+        ("1e2", 1, "99"),
+        ("1.5E+3", 1, "1499"),
+        ("5e-1", 1, "0"),
+        ("18446744073709551616", 1, "18446744073709551615"),
+        ("9" * 256, 9, "9" * 255 + "0"),
+        ("0.5", 0, "0.5"),
+        ("abc", 7, "abc"),
+        ("1700000000000-0", 7, "1700000000000-0"),
+        ("2026-11-29T00:00:00Z", 7, "2026-11-29T00:00:00Z"),
+        ("1e999999999", 7, "1e999999999"),
+        ("٣", 1, "٣"),
+        ("0x10", 1, "0x10"),
+        ("", 1, ""),
+    ],
 )
-def test_a_whole_number_is_rewound(cursor: str, by: int, result: str) -> None:
+def test_a_number_is_rewound(cursor: str, by: int, result: str) -> None:
     assert rewound(cursor, by) == result
