@@ -5,11 +5,13 @@ task for pings.
 
 Nearly all frames of a feed are alike: a whole message in one frame, all of which has arrived. Such frames are taken
 from the buffer where they are (`Upstream._take_whole`); every other one goes through the parser of the library, which
-alone decides what is legal.
+alone decides what is legal. Like it, they are accepted with a length in more bytes than it needs: RFC 6455 section 5.2
+asks a sender for the fewest, and no receiver for a verdict.
 """
 
 import asyncio
 import logging
+import re
 import select
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,12 +40,18 @@ WRITE_BYTES = 256 * 1024
 HEAD_BYTES = 64 * 1024
 """The longest head of a handshake answer."""
 
+INTERIM_ANSWERS = 8
+"""The most answers that may come before the one that counts (RFC 9110 section 15.2)."""
+
 LINGER_SECONDS = 1.0
 """How long the peer has for closing the TCP connection after both sides are done with it (RFC 6455 section 7.1.1
 leaves that to the server); then it is aborted."""
 
 DEFLATE_WINDOW_BITS = 12
 """4 KiB of history for each direction instead of 32: thousands of connections share the memory of a process."""
+
+_INTERIM = re.compile(rb"HTTP/1\.\d 1(?!01)\d\d[ \r]")
+_STATUS_LENGTH = len(b"HTTP/1.1 101 ")
 
 _TEXT, _BINARY = 0x81, 0x82
 """The first byte of a message in one frame, without extensions (RFC 6455 section 5.2)."""
@@ -105,14 +113,36 @@ class Intake:
         """Their payload."""
 
 
+class _Answer:
+    """What has come of the answer to the handshake. Interim ones before it are passed over."""
+
+    __slots__ = ("head", "interim", "parsed")
+
+    def __init__(self) -> None:
+        self.head = bytearray()
+        self.interim = 0
+        self.parsed = 0
+        """How many bytes of the head the library has."""
+
+    def begins(self) -> bool:
+        """Whether the answer that counts has begun."""
+        while _INTERIM.match(self.head):
+            end = self.head.find(b"\r\n\r\n")
+            if end < 0:
+                return False
+            del self.head[: end + 4]
+            self.interim += 1
+        return len(self.head) >= _STATUS_LENGTH or b"\n" in self.head
+
+
 class Upstream(asyncio.BufferedProtocol):
     """A WebSocket. Give it to `loop.create_connection`, and it does the handshake by itself."""
 
     __slots__ = (
         "_aborting",
+        "_answer",
         "_buffer",
         "_failure",
-        "_head",
         "_intake",
         "_listener",
         "_loop",
@@ -165,7 +195,7 @@ class Upstream(asyncio.BufferedProtocol):
         for name, value in handshake.headers.items():
             request.headers[name] = value
         self._protocol.send_request(request)
-        self._head: bytearray | None = bytearray()
+        self._answer: _Answer | None = _Answer()
 
     @property
     def is_open(self) -> bool:
@@ -253,8 +283,8 @@ class Upstream(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.heard_at = self._loop.time()
         data = bytes(self._buffer[:nbytes])
-        if self._head is not None:
-            data = self._receive_head(self._head, data)
+        if self._answer is not None:
+            data = self._receive_head(self._answer, data)
         if data:
             self._receive(data)
         if self._protocol.state is _OPEN:
@@ -284,31 +314,38 @@ class Upstream(asyncio.BufferedProtocol):
 
     # What came in
 
-    def _receive_head(self, head: bytearray, data: bytes) -> bytes:
+    def _receive_head(self, answer: _Answer, data: bytes) -> bytes:
         """Take in a part of the handshake's answer; returns what came behind it."""
+        head = answer.head
         head += data
-        refused = _refusal(head)
+        begins = answer.begins()
+        refused = _refusal(head) if begins else None
         if refused is None and len(head) > HEAD_BYTES:
             refused = Failure(kind=Kind.HANDSHAKE, detail=f"the answer's head is above {HEAD_BYTES} bytes")
+        if answer.interim > INTERIM_ANSWERS:
+            refused = Failure(kind=Kind.HANDSHAKE, detail=f"more than {INTERIM_ANSWERS} interim answers")
         if refused is not None:
             # The library would wait for the body, which nobody needs and some servers never end.
             self.abort(refused)
             return b""
+        if not begins:
+            return b""
         end = head.find(b"\r\n\r\n")
-        behind = len(head) - end - 4 if end >= 0 else 0
-        self._protocol.receive_data(data[: len(data) - behind])
+        stop = end + 4 if end >= 0 else len(head)
+        self._protocol.receive_data(bytes(head[answer.parsed : stop]))
+        answer.parsed = stop
         if self._protocol.handshake_exc is not None:
             self.abort(_handshake_failure(self._protocol.handshake_exc))
             return b""
         if not self._protocol.events_received():
             return b""
-        self._head = None
+        self._answer = None
         offered = self._protocol.available_subprotocols
         if offered and self._protocol.subprotocol is None:
             self.abort(Failure(kind=Kind.SUBPROTOCOL, detail="the server chose none of those offered"))
             return b""
         self._listener.opened()
-        return data[len(data) - behind :]
+        return bytes(head[stop:])
 
     def _receive(self, data: bytes) -> None:
         """Take in a part of the stream of frames."""
@@ -457,7 +494,7 @@ class Upstream(asyncio.BufferedProtocol):
     def _judge(self, exc: Exception | None) -> Failure:
         """What ended it, if it was not us."""
         protocol = self._protocol
-        if self._head is not None:
+        if self._answer is not None:
             detail = type(exc or protocol.handshake_exc or EOFError()).__name__
             return Failure(kind=Kind.TCP, detail=f"the connection ended before the handshake's answer ({detail})")
         broken = protocol.parser_exc

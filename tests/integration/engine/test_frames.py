@@ -52,6 +52,7 @@ async def receive(data: bytes, *, hang_up: bool = True, **handshake: Any) -> tup
         (frame(BINARY, b"\x01", fin=False) + frame(0, b"\x02"), [b"\x01\x02"]),
         (frame(TEXT, b"x" * 126) + frame(TEXT, b"y" * 65536), ["x" * 126, "y" * 65536]),
         (text("one") + frame(PONG, b"unasked") + text("two"), ["one", "two"]),
+        (b"\x81\x7e\x00\x05hello\x81\x7f" + struct.pack("!Q", 5) + b"world", ["hello", "world"]),  # longer than need be
     ],
 )
 async def test_messages_are_delivered_byte_exact(data: bytes, messages: list[str | bytes]) -> None:

@@ -98,6 +98,38 @@ async def test_an_answer_in_single_bytes_is_put_together() -> None:
     assert recorder.messages == ["hello"]
 
 
+HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+
+
+@pytest.mark.parametrize("interim", [HINTS, HINTS * 3, b"HTTP/1.1 100 Continue\r\n\r\n" + HINTS])
+@pytest.mark.parametrize("pace", ["at once", "in turn", "in single bytes"])
+async def test_an_interim_answer_before_the_final_one_is_passed_over(interim: bytes, pace: str) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        answer = interim + peer.switching() + text("hello")
+        size = {"at once": len(answer), "in turn": len(interim), "in single bytes": 1}[pace]
+        for at in range(0, len(answer), size):
+            await peer.send(answer[at : at + size])
+            await asyncio.sleep(0.02 if size > 1 else 0)
+        peer.writer.write_eof()
+
+    async with RawUpstream(script) as upstream:
+        recorder = await connect(upstream.url())
+        await until(lambda: recorder.failure is not None)
+    assert recorder.messages == ["hello"]
+    assert recorder.handshaken == 1
+
+
+async def test_a_refusal_after_an_interim_answer_is_the_answer() -> None:
+    failure = await outcome(HINTS + b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\n\r\n")
+    assert (failure.kind, failure.status, failure.retry_after) == (Kind.HTTP, 503, "7")
+
+
+@pytest.mark.parametrize("interim", [HINTS * 10_000, b"HTTP/1.1 103 Hints\r\nX: " + b"x" * 70_000])
+async def test_interim_answers_without_end_are_a_failed_handshake(interim: bytes) -> None:
+    assert (await outcome(interim)).kind is Kind.HANDSHAKE
+
+
 async def test_messages_in_the_packet_of_the_answer_are_delivered() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
