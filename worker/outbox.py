@@ -357,7 +357,9 @@ class Outbox:
                 while self.full:
                     await self._until_released()
         except TimeoutError:
-            raise self._overflow() from None
+            # Others may have made room meanwhile.
+            if self.full:
+                raise self._overflow() from None
 
     async def until_half_empty(self) -> None:
         """Wait until there is enough room to make a new WebSocket worth while, after the last one found none."""
