@@ -213,7 +213,7 @@ async def test_a_flood_takes_about_one_read_in_a_pass_of_the_loop() -> None:
             accept = base64.b64encode(hashlib.sha1(key + GUID).digest())
             client.sendall(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n")
             client.sendall(b"Sec-WebSocket-Accept: " + accept + b"\r\n\r\n")
-            go.wait()
+            go.wait(20)
             client.sendall(text("x") * count)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
