@@ -35,8 +35,10 @@ local: $(STAMP) ## Everything up until Ctrl-C. ARGS="--workers N --capacity N --
 	@$(BIN)/python -m local up --with-parent $(ARGS)
 
 test: $(STAMP) packages ## All tests that need no account.
-	@$(WITH_NODE) $(BIN)/python -m pytest -m "not soak" -n $(JOBS) --dist loadfile $(addprefix --ignore=,$(FLEETS)) tests
-	@$(WITH_NODE) $(BIN)/python -m pytest -m "not soak" $(FLEETS)
+	@export $(WITH_NODE); failed=0; \
+	$(BIN)/python -m pytest -m "not soak" -n $(JOBS) --dist loadfile $(addprefix --ignore=,$(FLEETS)) tests || failed=1; \
+	$(BIN)/python -m pytest -m "not soak" $(FLEETS) || failed=1; \
+	exit $$failed
 
 check: $(STAMP) ## Format, lint, types, synthesis with validation and nag, templates.
 	@$(BIN)/ruff format --check .
