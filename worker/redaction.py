@@ -42,14 +42,14 @@ class Redactor:
     def redact(self, text: str) -> str:
         """The text without what is confidential in it."""
         kept: list[str] = []
-        at = 0
-        while at < len(text):
-            length = self._confidential(text, at)
-            if not length:
-                kept.append(text[at])
+        until = 0
+        for at, character in enumerate(text):
+            # Also within a piece: a longer one may begin there.
+            until = max(until, at + self._confidential(text, at))
+            if at >= until:
+                kept.append(character)
             elif kept[-1:] != [REDACTED]:
                 kept.append(REDACTED)
-            at += length or 1
         return "".join(kept)
 
     def _confidential(self, text: str, at: int) -> int:

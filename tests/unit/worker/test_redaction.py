@@ -39,6 +39,7 @@ def redactor(
         (redactor(secrets=("k",)), "k, ok", f"{REDACTED}, o{REDACTED}"),
         (redactor(secrets=("first-one", "second-one")), "first-onesecond-one", REDACTED),
         (redactor(said=('{"key": "hunter2hunter2"}',)), "hunter2hunter2!", f"{REDACTED}!"),
+        (redactor(headers={"X-Key": "common-1 common-2"}, secrets=("common-3",)), "a common-3", f"a{REDACTED}"),
         (redactor(said=(b"\x10\xffpassword-of-old",)), "password-of-old", REDACTED),
         (redactor(app_ping="keep-alive-0815"), "what is keep-alive-0815?", f"what is {REDACTED}?"),
     ],
