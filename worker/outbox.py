@@ -34,6 +34,7 @@ from worker.records import (
     split,
     timestamp,
 )
+from worker.rotation import Echo
 
 SINK_STALLED = "sink_stalled"
 """The reason of a gap: the buffer was full because the sink took too little."""
@@ -176,8 +177,7 @@ class Outbox:
         "_cursor",
         "_desk",
         "_digests",
-        "_expected",
-        "_expected_until",
+        "_echo",
         "_flush_left",
         "_flushed",
         "_front",
@@ -238,8 +238,7 @@ class Outbox:
         """How many of the items that are acknowledged next were accepted before that, so that no standby has them."""
         self._cursor: str | None = None
         self._checkpoint_timer: asyncio.TimerHandle | None = None
-        self._expected: Sequence[bytes] = ()
-        self._expected_until = 0.0
+        self._echo: Echo | None = None
         self._flushed: asyncio.Future[None] | None = None
         self._flush_left = 0
         self._released: asyncio.Future[None] | None = None
@@ -258,7 +257,12 @@ class Outbox:
         held = self._bytes + size
         budget = self._budget
         # What is short all together consists of short ones.
-        if self._expected or size > self._plain_length or held > self._bound or budget.used + size > budget.mark:
+        if (
+            self._echo is not None
+            or size > self._plain_length
+            or held > self._bound
+            or budget.used + size > budget.mark
+        ):
             self._one_by_one(messages, received_at)
             return not self.full
         self._bytes = held
@@ -283,9 +287,11 @@ class Outbox:
                 raise
 
     def _message(self, data: str | bytes, received_at: float) -> None:
-        if self._expected and self._emitted_before(data):
-            self.last_message_at = received_at
-            return
+        if self._echo is not None:
+            if not self._echo.without((data,), asyncio.get_running_loop().time()):
+                self.last_message_at = received_at
+                return
+            self._echo = None
         pieces = split(data, self._desk.limits)
         self._check_room(sum(piece.__sizeof__() + ITEM_BYTES for piece in pieces))
         if len(pieces) == 1:
@@ -318,15 +324,6 @@ class Outbox:
     def _overflow(self) -> Overflow:
         self._desk.stalled()
         return Overflow(f"{self._bytes} bytes wait for the sink, {self._budget.used} in the whole process")
-
-    def _emitted_before(self, data: str | bytes) -> bool:
-        """Whether the old owner emitted this message, which the slower socket of its successor brings only now."""
-        found = digest(data)
-        if found not in self._expected or asyncio.get_running_loop().time() > self._expected_until:
-            self._expected = ()
-            return False
-        self._expected = self._expected[self._expected.index(found) + 1 :]
-        return True
 
     # Reading
 
@@ -399,14 +396,15 @@ class Outbox:
         digests = handoff.digests
         emitted = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
         ends = [position for position, (payload, _) in enumerate(self._pending) if _ends_message(payload)]
-        dropped, self._expected = overlap(emitted, [item_digest(self._pending[position][0]) for position in ends])
-        self._expected_until = asyncio.get_running_loop().time() + LAG_SECONDS
+        dropped, expected = overlap(emitted, [item_digest(self._pending[position][0]) for position in ends])
+        if expected:
+            self._echo = Echo(expected, asyncio.get_running_loop().time() + LAG_SECONDS)
         if dropped:
             end = ends[dropped - 1] + 1
             kept = [item for item in self._pending[:end] if isinstance(item[0], Event)]
             self._release(sum(cost(payload) for payload, _ in self._pending[:end] if not isinstance(payload, Event)))
             self._pending[:end] = kept
-        elif ends and not self._expected and (emitted or released):
+        elif ends and not expected and (emitted or released):
             self._tell_gap(NOT_MATCHED)
 
     def _tell_gap(self, reason: str) -> None:
@@ -600,7 +598,7 @@ class Outbox:
         self._release(self._bytes)
         # What its socket still tells while it closes is never taken, and must not count against the others for ever.
         self._budget = Budget(self._bound, 0, 0)
-        self._expected = ()
+        self._echo = None
         self._desk.discarded(dropped)
         if self._flushed is not None and not self._flushed.done():
             self._flushed.set_exception(Discarded(self._connection))
