@@ -77,32 +77,6 @@ async def test_messages_of_the_largest_size_and_small_ones_behind_them_are_deliv
         assert len(upstream.peers) == 1
 
 
-async def test_a_sink_that_takes_nothing_for_too_long_costs_the_web_socket(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "EASE_SECONDS", 0.5)
-    sent = 0
-
-    async def script(peer: Peer) -> None:
-        nonlocal sent
-        await peer.upgrade()
-        reading = asyncio.create_task(peer.serve())
-        while not reading.done():
-            await peer.send(text(f"{sent:06} " + "x" * 2000))
-            sent += 1
-        await reading
-
-    bench.sink.stalled = True
-    async with RawUpstream(script) as upstream:
-        runner, _ = bench.run(upstream.url())
-        await until(lambda: upstream.peers and not upstream.peers[0].open)
-        assert upstream.peers[0].frames[-1].close_code == 1001
-        assert bench.output.counts().stalls == 1
-        bench.sink.stalled = False
-        await until(lambda: "gap" in bench.kinds(runner))
-        assert bench.record(runner, "gap")["reason"] == "sink_stalled"
-
-
 async def test_silence_is_not_held_against_the_peer_while_nothing_is_read(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -406,6 +406,7 @@ async def test_a_full_buffer_closes_the_connection_and_says_so_and_nothing_accep
         held = runner._outbox.buffered_bytes
         assert held <= 4 * 1024 * 1024 + 2 * READ_BYTES, "one read past the bound"
         assert upstream.peers[0].frames[-1].close_code == 1001
+        assert bench.output.counts().stalls == 1
         accepted = runner._outbox.buffered_messages
         await asyncio.sleep(0.5)
         assert len(upstream.peers) == 1, "there is no room to read into as yet"
